@@ -1,0 +1,78 @@
+"""Key: a seed that is split by name, and chance for each row that depends on (key, row id) alone.
+
+No generator is advanced in place anywhere: whoever needs chance folds a key by purpose (`key.fold("select", 3)`)
+and draws from it. Draws for rows are a hash of the row's id, so they do not depend on the order of the rows, on the
+block they are read in, or on the device or machine that holds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK_64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """A 64-bit seed.
+
+    >>> Key(0).fold("select", 3) == Key(0).fold("select", 3)
+    True
+    >>> Key(0).fold("select", 3) == Key(0).fold("select", 4)
+    False
+    """
+
+    seed: int
+
+    def fold(self, *names: str | int) -> Key:
+        """A new key for the purpose `names`; equal names give equal keys."""
+        digest = hashlib.blake2b(repr((self.seed, *names)).encode(), digest_size=8).digest()
+        return Key(int.from_bytes(digest, "little"))
+
+    def generator(self) -> torch.Generator:
+        """A fresh CPU generator; draw on the CPU and move, so that every device sees the same numbers."""
+        return torch.Generator().manual_seed(self.seed & _MASK_64 >> 1)
+
+    def numpy(self) -> np.random.Generator:
+        """A fresh NumPy generator."""
+        return np.random.default_rng(self.seed)
+
+    def small(self) -> int:
+        """The seed cut to 31 bits, for libraries that take no more."""
+        return self.seed & 0x7FFFFFFF
+
+    def uniform(self, ids: Tensor) -> Tensor:
+        """One float64 in (0, 1) for each id (n,), a function of (key, id) alone."""
+        bits = _mix(_mix(ids.to(torch.int64) ^ _signed(self.seed)) + _signed(self.seed * 0x9E3779B97F4A7C15))
+        return (_right(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+
+    def exponential(self, ids: Tensor) -> Tensor:
+        """One standard exponential in float64 for each id (n,): the waiting time of a race between rows."""
+        return -torch.log(self.uniform(ids))
+
+    def gumbel(self, ids: Tensor) -> Tensor:
+        """One standard Gumbel in float64 for each id: argmax of log weight + gumbel draws a row by weight."""
+        return -torch.log(self.exponential(ids))
+
+
+def _signed(value: int) -> int:
+    """The two's complement reading of the low 64 bits, as int64 tensors hold them."""
+    value &= _MASK_64
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right (torch shifts int64 arithmetically)."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finaliser of splitmix64: a bijection of 64-bit integers that spreads every input bit over the output."""
+    x = (x ^ _right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _right(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _right(x, 31)

@@ -1,0 +1,55 @@
+"""Global ids: checked, unique, and found again in a list of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import RowError
+
+
+def as_ids(ids: Any) -> Tensor:
+    """Ids as an int64 tensor (n,) on the CPU."""
+    tensor = torch.as_tensor(np.asarray(ids) if isinstance(ids, list | tuple | range) else ids)
+    if tensor.numel() == 0 and tensor.ndim == 1:
+        return tensor.to("cpu", torch.int64)
+    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise RowError(f"ids are whole numbers in one row, not {tensor.dtype} of shape {tuple(tensor.shape)}.")
+    return tensor.to("cpu", torch.int64)
+
+
+class Finder:
+    """From ids to their places in a list of unique ids."""
+
+    def __init__(self, ids: Tensor):
+        self.count = len(ids)
+        self.dense = bool((ids == torch.arange(len(ids))).all())
+        if not self.dense:
+            self.sorted, self.order = ids.sort()
+
+    def __call__(self, ids: Any) -> np.ndarray:
+        wanted = as_ids(ids)
+        if self.dense:
+            known, places = (wanted >= 0) & (wanted < self.count), wanted
+        else:
+            at = torch.searchsorted(self.sorted, wanted).clamp_(max=self.count - 1)
+            known, places = self.sorted[at] == wanted, self.order[at]
+        if not bool(known.all()):
+            missing = wanted[~known].unique().tolist()
+            shown = ", ".join(str(id) for id in missing[:5]) + (" ..." if len(missing) > 5 else "")
+            raise RowError(f"{len(missing)} ids are not in the pool of {self.count} rows: {shown}.")
+        return places.numpy()
+
+
+def unique_ids(ids: Tensor, n: int) -> Tensor:
+    """These ids, if they are `n` different ones."""
+    if len(ids) != n:
+        raise RowError(f"ids: one for each of the {n} rows was expected, {len(ids)} were found.")
+    values, counts = ids.unique(return_counts=True)
+    if len(values) < n:
+        twice = values[counts > 1]
+        raise RowError(f"ids are unique; id {int(twice[0])} is there {int(counts[counts > 1][0])} times.")
+    return ids

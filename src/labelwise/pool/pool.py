@@ -1,0 +1,261 @@
+"""Pool: rows by global id, whatever they are read from. Read only."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, NeedError, RowError
+from labelwise.pool.arrays import ArraySource, TensorSource, TextSource
+from labelwise.pool.dataset import DatasetSource
+from labelwise.pool.hugging import HuggingSource, is_hugging
+from labelwise.pool.ids import Finder, as_ids, unique_ids
+from labelwise.pool.images import Size, read_folder
+from labelwise.pool.labels import labels_of
+from labelwise.pool.source import OnError, Read, Source, content
+from labelwise.pool.table import LabelType, Wanted, read_table
+
+_SAMPLED = 16  # rows whose content goes into the fingerprint
+
+
+class Pool:
+    """Rows of a source, each under a global id that stays with it wherever the row goes.
+
+    >>> pool = Pool.of(np.eye(3, dtype=np.float32), ids=[7, 5, 9])
+    >>> pool.inputs(torch.tensor([9, 7]))
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        ids: Any = None,
+        positions: np.ndarray | None = None,
+        labels: Any = None,
+        classes: Sequence[str] | None = None,
+        features: Any = None,
+        skipped: tuple[str, ...] = (),
+    ):
+        """Rows of `source` at `positions` (default: all) under `ids` (default: 0, 1, 2 ...)."""
+        n = len(source) if positions is None else len(positions)
+        if n == 0:
+            raise RowError("the pool is empty; it needs at least one row.")
+        self._source = source
+        self._positions = positions
+        self.ids = torch.arange(n) if ids is None else unique_ids(as_ids(ids), n)
+        self._find = Finder(self.ids)
+        self.labels, self.classes = labels_of(labels, classes, self.ids)
+        self.features = _features(features, n)
+        self.skipped = skipped  # what was left out on reading, and why
+
+    @staticmethod
+    def of(
+        source: Any,
+        *,
+        ids: Any = None,
+        labels: Any = None,
+        classes: Sequence[str] | None = None,
+        features: Any = None,
+    ) -> Pool:
+        """A pool of a numpy array, a torch tensor, a list of texts, a map-style Dataset or a Hugging Face Dataset.
+
+        `labels` is one label for each row, or "dataset" to take those of the Dataset (it may read every item).
+        """
+        if is_hugging(source):
+            hugging = HuggingSource(source, Wanted(), 32, torch.float32)
+            # A label column is cheap to read, unlike the items of a Dataset.
+            labels = "dataset" if labels is None and hugging.wanted.label is not None else labels
+            made: Source = hugging
+        else:
+            made = _source_of(source)
+        if isinstance(labels, str):
+            if labels != "dataset" or not isinstance(made, DatasetSource | HuggingSource):
+                raise ArgumentError(f'labels is one label for each row, or "dataset" for a Dataset, not {labels!r}.')
+            classes = made.classes() if classes is None else classes
+            labels = made.labels()
+        return Pool(made, ids=ids, labels=labels, classes=classes, features=features)
+
+    @staticmethod
+    def images(
+        folder: str | Path,
+        *,
+        size: Size = 32,
+        labels: Literal["auto", "folders", "none"] = "auto",
+        on_error: OnError = "stop",
+        features: Any = None,
+    ) -> Pool:
+        """A pool of the image files under `folder`, in sorted order; each is read as float32 (3, H, W) in [0, 1].
+
+        If every image lies in a sub-folder, the first sub-folder is its class. on_error="stop" looks at the header
+        of each file now; "skip" decodes each file now, and leaves a gap in the ids where one cannot be read.
+        """
+        return _pool(read_folder(folder, size, labels, on_error), features)
+
+    @staticmethod
+    def table(
+        path: str | Path | Sequence[str | Path],
+        *,
+        text: str | None = None,
+        columns: Sequence[str] | None = None,
+        image: str | None = None,
+        label: str | None = None,
+        id: str | None = None,
+        label_type: LabelType = "auto",
+        size: Size = 32,
+        dtype: torch.dtype = torch.float32,
+        on_error: OnError = "stop",
+        features: Any = None,
+    ) -> Pool:
+        """A pool of the rows of a .csv, .csv.gz or .parquet file, or of several with the same columns.
+
+        A row is the text in column `text`, the numbers in `columns` (default: all but `label` and `id`), or the
+        encoded image in column `image` (Parquet). Labels are numbers, or class names, numbered in sorted order. Ids
+        are the places of the rows in the file, or the whole numbers in column `id`.
+        """
+        paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+        if not paths:
+            raise ArgumentError("path is a file or several; an empty list was given.")
+        if isinstance(columns, str):
+            raise ArgumentError(f"columns is a list of column names; for one column write columns=[{columns!r}].")
+        wanted = Wanted(text, image, None if columns is None else tuple(columns), label, id)
+        return _pool(read_table(paths, wanted, size, dtype, label_type, on_error), features)
+
+    @staticmethod
+    def hugging(
+        dataset: Any,
+        *,
+        text: str | None = None,
+        columns: Sequence[str] | None = None,
+        image: str | None = None,
+        label: str | None = None,
+        size: Size = 32,
+        dtype: torch.dtype = torch.float32,
+        features: Any = None,
+    ) -> Pool:
+        """A pool of a Hugging Face `datasets.Dataset`, with a say in which columns make a row and which its label."""
+        if not is_hugging(dataset):
+            raise ArgumentError(f"a datasets.Dataset was expected, {type(dataset).__name__} was found.")
+        wanted = Wanted(text, image, None if columns is None else tuple(columns), label)
+        source = HuggingSource(dataset, wanted, size, dtype)
+        return Pool(source, labels=source.labels(), classes=source.classes(), features=features)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Pool({len(self)} rows, {self._source.kind})"
+
+    def inputs(self, ids: Any) -> Any:
+        """Model inputs of these rows, in this order: a tensor, a list of texts, or a Dataset's items, collated."""
+        return self._source.inputs(self._at(ids))
+
+    def batches(self, ids: Any = None, size: int = 256) -> Iterator[tuple[Tensor, Any]]:
+        """(ids, inputs) of all rows, or of these, `size` at a time."""
+        if size < 1:
+            raise ArgumentError(f"size, the rows of a batch, is at least 1, not {size}.")
+        for some in (self.ids if ids is None else as_ids(ids)).split(size):
+            if len(some):
+                yield some, self.inputs(some)
+
+    def raw(self, ids: Any) -> Tensor:
+        """Numbers of the rows themselves (n, D): `features` if they were given, else the inputs, flattened."""
+        if self.features is not None:
+            rows: Any = self.features[torch.from_numpy(self._find(ids))]
+        else:
+            rows = self.inputs(ids)
+        if not isinstance(rows, Tensor):
+            raise NeedError(
+                f"rows of kind {self._source.kind!r} are not numbers. Give the pool features=, an (N, D) array such "
+                "as the embeddings of a pretrained encoder."
+            )
+        exact = rows.dtype in (torch.float32, torch.float64)
+        rows = rows if exact else rows.float()
+        return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+
+    def name(self, id: int) -> str:
+        """A name a person knows the row by: its file, its text, or "row 17"."""
+        return self._source.name(int(self._at([id])[0])) or f"row {id}"
+
+    def fingerprint(self) -> str:
+        """16 hex digits of ids, kind and a sample of the content, whatever the order of the rows."""
+        ids = self.ids.sort().values
+        some = ids[torch.linspace(0, len(ids) - 1, min(_SAMPLED, len(ids)), dtype=torch.float64).long()]
+        digest = hashlib.blake2b(digest_size=8)
+        parts = [self._source.kind.encode(), content(ids.numpy()), self._source.sample(self._at(some))]
+        if self.features is not None:
+            parts.append(content(self.features[torch.from_numpy(self._find(some))].float().numpy()))
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.hexdigest()
+
+    def subset(self, ids: Any) -> Pool:
+        """These rows under the same ids, in this order. Nothing is read or copied but their labels and features."""
+        found = self._find(ids)
+        rows = torch.from_numpy(found)
+        return Pool(
+            self._source,
+            ids=self.ids[rows],
+            positions=found if self._positions is None else self._positions[found],
+            labels=None if self.labels is None else self.labels[rows],
+            classes=self.classes,
+            features=None if self.features is None else self.features[rows],
+        )
+
+    def _at(self, ids: Any) -> np.ndarray:
+        """Positions in the source of these ids."""
+        found = self._find(ids)
+        return found if self._positions is None else self._positions[found]
+
+
+def _pool(read: Read, features: Any) -> Pool:
+    return Pool(
+        read.source,
+        ids=read.numbers,
+        positions=read.positions,
+        labels=read.labels,
+        classes=read.classes,
+        features=features,
+        skipped=read.skipped,
+    )
+
+
+def _source_of(source: Any) -> Source:
+    """The source for a value that is not a Hugging Face dataset."""
+    if isinstance(source, Tensor):
+        return TensorSource(source)
+    if isinstance(source, np.ndarray):
+        return TextSource(source.tolist()) if source.dtype.kind in "UO" and source.ndim == 1 else ArraySource(source)
+    if isinstance(source, list | tuple):
+        return TextSource(source)
+    if isinstance(source, str | Path):
+        raise ArgumentError(
+            f"for files use Pool.images(folder) or Pool.table(path); {str(source)!r} is a path or text."
+        )
+    frame = isinstance(source, Mapping) or hasattr(source, "iloc")
+    if frame or not hasattr(source, "__getitem__"):
+        raise ArgumentError(
+            "a pool is made of a numpy array, a torch tensor, a list of texts, a map-style torch Dataset or a Hugging "
+            f"Face Dataset (one split), not of {type(source).__name__}. Numbers of a data frame: frame.to_numpy()."
+        )
+    return DatasetSource(source)
+
+
+def _features(features: Any, n: int) -> Tensor | None:
+    if features is None:
+        return None
+    with warnings.catch_warnings():
+        # A file mapped for reading gives a read-only array; torch warns of writing to it, which nobody here does.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        tensor = torch.as_tensor(features).detach()
+    if tensor.ndim != 2 or len(tensor) != n:
+        raise RowError(f"features: an array of shape ({n}, D) was expected, {tuple(tensor.shape)} was found.")
+    return tensor

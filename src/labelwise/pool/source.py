@@ -1,0 +1,82 @@
+"""Source: what a pool reads rows from, by position. A pool gives the positions global ids; nobody else sees them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from labelwise.errors import ArgumentError, SourceError
+
+OnError = Literal["stop", "skip"]
+_log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Rows by position 0..n-1; read only."""
+
+    @property
+    def kind(self) -> str:
+        """One word for what it holds, part of the fingerprint: "array", "texts", "images" ..."""
+
+    def __len__(self) -> int: ...
+
+    def inputs(self, positions: np.ndarray) -> Any:
+        """Model inputs of the rows at `positions` (n,) int64, in this order."""
+
+    def name(self, position: int) -> str | None:
+        """A name a person knows the row by; None when it has none but its id."""
+
+    def sample(self, positions: np.ndarray) -> bytes:
+        """Bytes that change when these rows change and are the same in every process and library version."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What reading a file or folder gave: the rows that could be read, and their numbers.
+
+    A number is the place among all rows of the file; a row that was skipped leaves a gap, so it never shifts the ids
+    of the rows after it.
+    """
+
+    source: Source
+    positions: np.ndarray  # the rows of `source` that could be read
+    numbers: np.ndarray  # the id of each of them
+    labels: Any = None
+    classes: tuple[str, ...] | None = None
+    skipped: tuple[str, ...] = ()
+
+
+class Faults:
+    """What to do with a row that cannot be read: stop at the first, or note it and go on."""
+
+    def __init__(self, on_error: OnError):
+        if on_error not in ("stop", "skip"):
+            raise ArgumentError(f'on_error is "stop" or "skip", not {on_error!r}')
+        self.on_error = on_error
+        self.notes: list[str] = []
+
+    def add(self, text: str) -> None:
+        """Raise `text` as a SourceError, or keep it as a note."""
+        if self.on_error == "stop":
+            raise SourceError(f'{text}. Repair it, or pass on_error="skip" to leave such rows out.')
+        self.notes.append(text)
+
+    def close(self, where: str, rows: int) -> tuple[str, ...]:
+        """The notes, said once in the log; an error if no row is left."""
+        if self.notes and not rows:
+            raise SourceError(f"{where}: none of the {len(self.notes)} rows can be read. The first: {self.notes[0]}.")
+        if self.notes:
+            _log.warning("%s: %d rows skipped. The first: %s", where, len(self.notes), self.notes[0])
+        return tuple(self.notes)
+
+
+def content(value: Any) -> bytes:
+    """The bytes of a value read from a source, with its type and shape, for `sample`."""
+    if isinstance(value, np.ndarray):
+        # One spelling for all byte orders, and "float32" rather than numpy's "<f4".
+        native = np.ascontiguousarray(value.astype(value.dtype.newbyteorder("=")))
+        return f"{native.dtype.name}{native.shape}".encode() + native.tobytes()
+    return repr(value).encode("utf-8", "backslashreplace")

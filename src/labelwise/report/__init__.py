@@ -1,0 +1,58 @@
+"""Report: what it cost and gained. Records, learning curves, labels saved, the table, the figure and the page.
+
+The figure and the page need matplotlib (extra "bench"), which is imported when one is drawn.
+"""
+
+from labelwise.report.curves import (
+    Band,
+    Curves,
+    area,
+    at,
+    band,
+    finished,
+    labels_to_reach,
+    labels_to_reach_by_seed,
+    learning_curves,
+    seed_curves,
+)
+from labelwise.report.figure import png, svg
+from labelwise.report.metric import Metric, metric_named
+from labelwise.report.page import page_html, write_page
+from labelwise.report.record import Record, append, from_json, read_records, write
+from labelwise.report.saved import Saved, labels_saved, verdict
+from labelwise.report.table import Row, Stat, Table, cells, csv_text, header, markdown, summarise
+
+__all__ = [
+    "Band",
+    "Curves",
+    "Metric",
+    "Record",
+    "Row",
+    "Saved",
+    "Stat",
+    "Table",
+    "append",
+    "area",
+    "at",
+    "band",
+    "cells",
+    "csv_text",
+    "finished",
+    "from_json",
+    "header",
+    "labels_saved",
+    "labels_to_reach",
+    "labels_to_reach_by_seed",
+    "learning_curves",
+    "markdown",
+    "metric_named",
+    "page_html",
+    "png",
+    "read_records",
+    "seed_curves",
+    "summarise",
+    "svg",
+    "verdict",
+    "write",
+    "write_page",
+]

@@ -1,0 +1,242 @@
+"""The figure: learning curves with bands, as PNG and as SVG text. Needs matplotlib (extra "bench")."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labelwise.errors import ArgumentError, extra
+from labelwise.report.curves import Band, Curves, Spread, band
+from labelwise.report.metric import Metric
+
+INK, MUTED, RULE, PAPER = "#1d2126", "#5c6570", "#e3e6ea", "#ffffff"
+GREY = "#767d86"
+# Okabe and Ito's colours, told apart by people with any common colour blindness; markers say the same again.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5529c", "#c98500", "#3a9bd6")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a figure in inches, its text in points, and the longest name written in full."""
+
+    width: float
+    height: float
+    text: float
+    name: int
+
+
+WIDE = Size(8.6, 4.9, 11.0, 28)
+NARROW = Size(4.8, 4.8, 12.5, 14)
+
+
+def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
+    """The figure as a PNG picture on white, sharp enough for a page or a slide."""
+    figure = _draw(by_strategy, WIDE, spread, against)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=170, facecolor=PAPER, metadata={"Software": None})
+    return out.getvalue()
+
+
+def svg(
+    by_strategy: Mapping[str, Curves],
+    *,
+    spread: Spread = "t95",
+    against: str = "random",
+    size: Size = WIDE,
+    prefix: str = "curve",
+) -> str:
+    """The figure as one `<svg>` element, to stand in a page or in a file of its own.
+
+    Its text is text, its background is clear and its width is that of the box it stands in. Colours are
+    custom properties with a default (`var(--ink, #1d2126)`), so that a page can change them for a dark scheme.
+    `prefix` keeps the ids of two figures on one page apart.
+    """
+    figure = _draw(by_strategy, size, spread, against)
+    import matplotlib
+
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    metric = next(iter(by_strategy.values())).metric
+    label = f"Learning curves: {metric.title} against labels for {', '.join(by_strategy)}"
+    return _for_a_page(out.getvalue().decode("utf-8"), prefix, label)
+
+
+def colour(position: int, dashed: bool) -> str:
+    """The colour of the line at this position among the strategies; the one compared with is grey."""
+    return GREY if dashed else COLOURS[position % len(COLOURS)]
+
+
+def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against: str) -> Any:
+    if not by_strategy:
+        raise ArgumentError("A figure needs the curves of one strategy or more; found none.")
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise extra("matplotlib", "bench") from error
+    metric = next(iter(by_strategy.values())).metric
+    # Names are texts, never mathematics: else a strategy called "$x$" would be parsed as TeX.
+    style: Any = {"font.family": "DejaVu Sans", "font.size": size.text, "text.parse_math": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(size.width, size.height))
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        bands = {name: band(lines, spread) for name, lines in by_strategy.items()}
+        _lines(axes, bands, against)
+        _axes(axes, metric, size)
+        _place(figure, axes, bands, metric, size, against)
+    return figure
+
+
+def _lines(axes: Any, bands: Mapping[str, Band], against: str) -> None:
+    position = 0
+    for name, line in bands.items():
+        dashed = name == against
+        shade = colour(position, dashed)
+        if np.isfinite(line.low_T).all():
+            axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
+        axes.plot(
+            line.labels_T,
+            line.mean_T,
+            color=shade,
+            linewidth=2.0,
+            linestyle=(0, (4, 2.5)) if dashed else "-",
+            marker="" if dashed else MARKERS[position % len(MARKERS)],
+            markersize=4.5,
+            markeredgewidth=0,
+            zorder=2.5 if dashed else 3,
+        )
+        position += not dashed
+
+
+def _axes(axes: Any, metric: Metric, size: Size) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    narrow = size.width < WIDE.width
+    axes.grid(axis="y", color=RULE, linewidth=1)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.tick_params(colors=MUTED, length=0, pad=6, labelsize=size.text - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 7, steps=[1, 2, 5, 10], integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    if metric.percent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+    axes.set_xlabel("labels", color=INK, labelpad=6)
+    # A horizontal title above the axis is read without turning a phone.
+    title = metric.title + ("" if metric.higher else " (lower is better)")
+    axes.set_title(title, color=INK, loc="left", fontsize=size.text, pad=12)
+    axes.margins(x=0.02, y=0.05)
+
+
+def _place(figure: Any, axes: Any, bands: Mapping[str, Band], metric: Metric, size: Size, against: str) -> None:
+    """Names at the ends of the lines, moved apart, in a margin as wide as the longest of them."""
+    names = [_cut(name, size.name) for name in bands]
+    longest = max(len(name) for name in names)
+    text = min(size.text, 0.72 * 72 * size.height * 0.95 / (1.25 * len(names)))
+    right = (longest * text * 0.64 + 34) / 72 / size.width
+    left = (5.2 * size.text * 0.62 + 14) / 72 / size.width
+    figure.subplots_adjust(left=left, right=1 - right, bottom=0.125, top=0.9)
+    low, high = axes.get_ylim()
+    first, last = axes.get_xlim()
+    height = 72 * size.height * 0.775
+    wanted = [(float(line.mean_T[-1]) - low) / (high - low) * height for line in bands.values()]
+    placed = spread_out(wanted, 1.25 * text, height)
+    position = 0
+    for (name, line), short, y in zip(bands.items(), names, placed):
+        dashed = name == against
+        end = (float(line.labels_T[-1]), float(line.mean_T[-1]))
+        edge = 1 + 20 / 72 / (size.width * (1 - left - right))
+        axes.annotate(
+            short,
+            xy=end,
+            xytext=(edge, y / height),
+            textcoords="axes fraction",
+            color=INK,
+            fontsize=text,
+            va="center",
+            ha="left",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour(position, dashed),
+                "linewidth": 1.4,
+                "linestyle": (0, (3, 2)) if dashed else "-",
+                "shrinkA": 2,
+                "shrinkB": 3,
+                "relpos": (0, 0.5),
+            },
+        )
+        position += not dashed
+    axes.set_xlim(first, last)
+    axes.set_ylim(low, high)
+
+
+def spread_out(wanted: list[float], gap: float, height: float) -> list[float]:
+    """Places near the wanted ones, at least `gap` apart, in the same order, inside 0 to `height`.
+
+    Neighbours that are too near are joined to a block that sits about the middle of what its members want.
+
+    >>> spread_out([50.0, 50.0, 10.0], 10.0, 100.0)
+    [45.0, 55.0, 10.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    gap = min(gap, height / max(1, len(wanted) - 1))
+    blocks: list[tuple[float, int]] = []  # middle, members
+    for i in order:
+        middle, members = _inside(wanted[i], 1, gap, height), 1
+        while blocks and middle - (members - 1) * gap / 2 < blocks[-1][0] + (blocks[-1][1] + 1) * gap / 2:
+            other, count = blocks.pop()
+            middle = _inside((middle * members + other * count) / (members + count), members + count, gap, height)
+            members += count
+        blocks.append((middle, members))
+    places = [middle + (k - (members - 1) / 2) * gap for middle, members in blocks for k in range(members)]
+    placed = dict(zip(order, places))
+    return [placed[i] for i in range(len(wanted))]
+
+
+def _inside(middle: float, members: int, gap: float, height: float) -> float:
+    half = (members - 1) * gap / 2
+    return min(max(middle, half), height - half)
+
+
+def _cut(name: str, length: int) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def _for_a_page(text: str, prefix: str, label: str) -> str:
+    """The element alone, with ids of its own, as wide as its box, in colours a page can choose."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style.*?</style>", "", text, count=1, flags=re.DOTALL)  # it would reach the whole page
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+    head, body = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]+"', head)
+    assert box is not None, "matplotlib writes a viewBox"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box.group()} '
+        f'width="100%" stroke-linejoin="round" role="img" aria-label="{html.escape(label)}"'
+    )
+    names = {INK: "ink", MUTED: "muted", RULE: "rule", GREY: "grey"}
+    names |= {shade: f"line-{i}" for i, shade in enumerate(COLOURS)}
+    # Inside style attributes alone: a name that looks like a colour stays a name.
+    return head + ">" + re.sub(r'style="[^"]*"', lambda m: _custom(m.group(), names), body)
+
+
+def _custom(style: str, names: Mapping[str, str]) -> str:
+    for shade, name in names.items():
+        style = re.sub(rf"(?<=: ){shade}\b", f"var(--{name}, {shade})", style)
+    return style

@@ -1,0 +1,257 @@
+"""The page: one self-contained HTML file that says what was saved, first in words, then in a figure and numbers.
+
+It asks nothing of any server: style and figure are inside, and a content security policy forbids the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from labelwise.errors import ArgumentError
+from labelwise.keys import Key
+from labelwise.report import figure
+from labelwise.report.atomic import write_text
+from labelwise.report.curves import SPREADS, Curves, Spread, band, learning_curves
+from labelwise.report.metric import Metric
+from labelwise.report.record import Record
+from labelwise.report.saved import Level, Saved
+from labelwise.report.style import STYLE
+from labelwise.report.table import Row, Table, cells, header, summarise
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def write_page(
+    path: str | os.PathLike[str],
+    records: Sequence[Record],
+    *,
+    title: str,
+    command: str,
+    protocol: Mapping[str, str] | None = None,
+    metric: str = "accuracy",
+    higher: bool | None = None,
+    counts: Sequence[int] | None = None,
+    against: str = "random",
+    level: Level = "common",
+    spread: Spread = "t95",
+    key: Key | None = None,
+) -> None:
+    """Write the page of these records to `path`, atomically. The arguments are those of `page_html`."""
+    text = page_html(
+        records,
+        title=title,
+        command=command,
+        protocol=protocol,
+        metric=metric,
+        higher=higher,
+        counts=counts,
+        against=against,
+        level=level,
+        spread=spread,
+        key=key,
+    )
+    write_text(path, text)
+
+
+def page_html(
+    records: Sequence[Record],
+    *,
+    title: str,
+    command: str,
+    protocol: Mapping[str, str] | None = None,
+    metric: str = "accuracy",
+    higher: bool | None = None,
+    counts: Sequence[int] | None = None,
+    against: str = "random",
+    level: Level = "common",
+    spread: Spread = "t95",
+    key: Key | None = None,
+) -> str:
+    """The page as HTML text.
+
+    `title` names the comparison ("Handwritten digits, small network"), `command` is the one that made it, and
+    `protocol` holds what the records cannot know: data, model, training. Strategies, seeds, label counts and the
+    environment are read from the records. The rest is as in `summarise`.
+    """
+    if not records:
+        raise ArgumentError("A page needs records; found none. Run a comparison first.")
+    by_strategy = learning_curves(records, metric, higher)
+    numbers = summarise(
+        records,
+        metric,
+        higher=higher,
+        counts=counts,
+        against=against,
+        level=level,
+        spread=spread,
+        key=key,
+    )
+    parts = [
+        f'<p class="over">{escape(title)}</p>',
+        f"<h1>{_text(headline(numbers))}</h1>",
+        _verdicts(numbers),
+        _figure(by_strategy, numbers),
+        "<h2>The numbers</h2>",
+        _box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy"),
+        _mean_curves(by_strategy, numbers),
+        "<h2>How to read this</h2>",
+        *(f"<p>{_text(line)}</p>" for line in _reading(numbers)),
+        "<h2>What was run</h2>",
+        _pairs({**(protocol or {}), **_protocol(records, by_strategy, numbers)}),
+        "<h2>Environment</h2>",
+        _pairs(_environment(records)),
+        "<h2>Make it again</h2>",
+        f'<pre tabindex="0">{escape(command)}</pre>',
+    ]
+    body = "\n".join(part for part in parts if part)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n'
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def headline(table: Table) -> str:
+    """The result in one sentence: the strategy that saves most, if any measurably does."""
+    compared = [row for row in table.rows if row.saved is not None]
+    if not compared:
+        return f"Nothing to compare: these runs need {table.against} and another strategy with the same seeds"
+    better = [row for row in compared if row.saved is not None and row.saved.better]
+    if better:
+        best = max(better, key=lambda row: _of(row).share)
+        return f"{best.strategy} {best.verdict}"
+    if len(compared) == 1:
+        return f"{compared[0].strategy}: {compared[0].verdict}"
+    if all(row.verdict.startswith("too few seeds") for row in compared):
+        return f"Too few seeds to tell the strategies from {table.against}"
+    return f"No strategy measurably saves labels against {table.against} here"
+
+
+def _of(row: Row) -> Saved:
+    assert row.saved is not None, "only rows that were compared"
+    return row.saved
+
+
+def _text(text: str) -> str:
+    """Escaped, with numbers kept beside their per cent sign."""
+    return escape(text).replace(" %", "\u00a0%")
+
+
+def _verdicts(table: Table) -> str:
+    items = []
+    for row in table.rows:
+        if row.saved is None:
+            continue
+        kind = "good" if row.saved.better else "bad" if row.saved.worse else "same"
+        items.append(
+            f'<li><b>{escape(row.strategy)}</b> <span class="{kind}">{_text(row.verdict)}</span>'
+            f"<small>{_text(detail(table.metric, row.saved))}</small></li>"
+        )
+    return f'<ul class="verdicts">{"".join(items)}</ul>' if items else ""
+
+
+def detail(metric: Metric, saved: Saved) -> str:
+    """What the share was computed from: "reached 95.2 % with 131 labels; random needed 190"."""
+    level = f"{metric.text(saved.level)}{metric.unit}"
+    own = f"Reached {metric.title} {level} with {saved.labels:.0f} labels" if saved.labels else ""
+    other = f"{saved.against} needed {saved.labels_random:.0f}" if saved.labels_random else ""
+    if own and other:
+        return f"{own}; {other}."
+    if own:
+        return f"{own}; {saved.against} did not within its budget."
+    if other:
+        return f"Did not reach {metric.title} {level} within its budget; {other} labels."
+    return f"Neither it nor {saved.against} reached {metric.title} {level} within the budget."
+
+
+def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
+    drawn = [
+        f'<div class="{name}">'
+        + figure.svg(by_strategy, spread=table.spread, against=table.against, size=size, prefix=name)
+        + "</div>"
+        for name, size in (("wide", figure.WIDE), ("narrow", figure.NARROW))
+    ]
+    seeds = sorted({row.seeds for row in table.rows})
+    many = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    shade = f"; shaded: {SPREADS[table.spread]}" if seeds[-1] > 1 else ""
+    caption = f"Mean over {many}{shade}." if seeds[-1] > 1 else "One seed: no band can be drawn."
+    return f"<figure>{''.join(drawn)}<figcaption>{_text(caption)}</figcaption></figure>"
+
+
+def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
+    bands = {name: band(lines, table.spread) for name, lines in by_strategy.items()}
+    counts = sorted({int(count) for line in bands.values() for count in line.labels_T})
+    rows = []
+    for count in counts:
+        row = [str(count)]
+        for line in bands.values():
+            found = line.mean_T[line.labels_T == count]
+            row.append(table.metric.text(float(found[0])) if len(found) else "–")
+        rows.append(row)
+    inside = _box(["labels", *bands], rows, "Mean curves")
+    unit = " (%)" if table.metric.percent else ""
+    return f"<details><summary>Mean {escape(table.metric.title)}{unit} at every label count</summary>{inside}</details>"
+
+
+def _box(titles: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
+    """A table in a box of its own, which scrolls sideways by finger, mouse or arrow keys."""
+    head = "".join(f'<th scope="col">{_text(title)}</th>' for title in titles)
+    body = "".join(
+        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return (
+        f'<div class="box" role="region" tabindex="0" aria-label="{escape(name)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _reading(table: Table) -> list[str]:
+    better = "Higher" if table.metric.higher else "Lower"
+    return [
+        f"Each line shows how good the model is ({table.metric.title}) when it was trained on that many labels. "
+        f"{better} is better; a line that gets there further left needed fewer labels.",
+        f"Labels saved: take the best level that both a strategy and {table.against} reach on average, and count the "
+        "labels each needed for it, the start set included. A saving of 30 % means 70 labels do the work of 100.",
+        "The range in brackets is a 95 % interval: other seeds would give another number, and it says how different. "
+        f"It resamples the seeds, the same for both, as each seed gives every strategy the same start. When it "
+        f"contains 0, the runs do not tell the strategy from {table.against}.",
+        f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range: the average "
+        "level along the way. Selection time is the mean over the rounds that chose rows.",
+        "These numbers hold for this data, model and label budget. The strategy in the headline was chosen after "
+        "looking, which flatters it a little; the list under it shows every strategy that was run.",
+    ]
+
+
+def _protocol(records: Sequence[Record], by_strategy: Mapping[str, Curves], table: Table) -> dict[str, str]:
+    seeds = sorted({record.seed for record in records})
+    counts = sorted({int(count) for lines in by_strategy.values() for count in lines.labels_T})
+    return {
+        "Strategies": ", ".join(by_strategy),
+        "Seeds": f"{len(seeds)} ({', '.join(map(str, seeds))})",
+        "Label counts": ", ".join(map(str, counts)),
+        "Measured": f"{table.metric.title}, after training on each label count",
+    }
+
+
+def _environment(records: Sequence[Record]) -> dict[str, str]:
+    """Every entry of the records' environments; one that differs between records shows up to three values."""
+    seen: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, value in record.environment.items():
+            seen.setdefault(name, {})[value] = None
+    return {
+        name: ", ".join(values) if len(values) <= 3 else f"{len(values)} values, in the records of each run"
+        for name, values in seen.items()
+    }
+
+
+def _pairs(pairs: Mapping[str, str]) -> str:
+    if not pairs:
+        return "<p>Not recorded.</p>"
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{_text(value)}</dd>" for name, value in pairs.items())
+    return f"<dl>{items}</dl>"

@@ -1,0 +1,233 @@
+"""The final table: one row for each strategy, as plain data, as text cells, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labelwise.errors import ArgumentError
+from labelwise.keys import Key
+from labelwise.report.curves import SPREADS, Array, Curves, Spread, area, at, half_width, learning_curves
+from labelwise.report.metric import Metric
+from labelwise.report.record import Record
+from labelwise.report.saved import MIN_SEEDS, Level, Saved, interval, labels_saved, percent, verdict
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A mean over seeds and the spread beside it; NaN where there is nothing to say."""
+
+    mean: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one strategy cost and gained."""
+
+    strategy: str
+    seeds: int
+    at: tuple[Stat, ...]  # the metric at each of `Table.counts`
+    area: Stat  # by trapezoid
+    area_mean: float  # by plain mean over the label counts
+    select_seconds: float  # mean over the rounds that chose rows; NaN if none did
+    saved: Saved | None  # None for the strategy compared with, or when there is none or no seed is shared
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows, with what is needed to read them."""
+
+    metric: Metric
+    counts: tuple[int, ...]
+    spread: Spread
+    against: str
+    rows: tuple[Row, ...]
+
+
+def summarise(
+    records: Sequence[Record],
+    metric: str = "accuracy",
+    *,
+    higher: bool | None = None,
+    counts: Sequence[int] | None = None,
+    against: str = "random",
+    level: Level = "common",
+    spread: Spread = "t95",
+    key: Key | None = None,
+) -> Table:
+    """The table of these records; four label counts are chosen evenly unless `counts` names them."""
+    if not records:
+        raise ArgumentError("A table needs records; found none. Run a comparison first.")
+    by_strategy = learning_curves(records, metric, higher)
+    chosen = tuple(counts) if counts is not None else default_counts(by_strategy)
+    seconds = _select_seconds(records)
+    rows = []
+    for name, lines in by_strategy.items():
+        saved = _saved(lines, by_strategy.get(against), level, key)
+        areas_S = area(lines)
+        rows.append(
+            Row(
+                strategy=name,
+                seeds=len(lines.seeds),
+                at=tuple(_stat(column_S, spread) for column_S in at(lines, chosen).T),
+                area=_stat(areas_S, spread),
+                area_mean=float(area(lines, "mean").mean()),
+                select_seconds=seconds[name],
+                saved=saved,
+                verdict=_verdict(name, against, saved, against in by_strategy),
+            )
+        )
+    return Table(next(iter(by_strategy.values())).metric, chosen, spread, against, tuple(rows))
+
+
+def default_counts(by_strategy: dict[str, Curves], number: int = 4) -> tuple[int, ...]:
+    """Evenly spaced counts up to the last that every strategy has, without the start set all share."""
+    shared = sorted(set.intersection(*(set(lines.labels_T.tolist()) for lines in by_strategy.values())))
+    if not shared:
+        return ()
+    last = len(shared) - 1
+    places = [math.ceil(last * step / number) for step in range(1, number + 1)]
+    return tuple(int(shared[place]) for place in dict.fromkeys(places))
+
+
+def header(table: Table) -> list[str]:
+    """The titles of the columns of `cells`."""
+    unit = table.metric.unit
+    return [
+        "strategy",
+        *(f"{table.metric.name}{unit} at {count}" for count in table.counts),
+        f"area{unit}",
+        "selection s per round",
+        "labels saved",
+        "verdict",
+    ]
+
+
+def cells(table: Table) -> list[list[str]]:
+    """The rows as texts for people."""
+    return [
+        [
+            row.strategy,
+            *(_plus_minus(table.metric, stat) for stat in row.at),
+            _plus_minus(table.metric, row.area),
+            seconds(row.select_seconds),
+            saved_text(row.saved),
+            row.verdict,
+        ]
+        for row in table.rows
+    ]
+
+
+def footnote(table: Table) -> str:
+    """What ± and the columns mean, in one or two sentences."""
+    way = "higher" if table.metric.higher else "lower"
+    return (
+        f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range; {way} "
+        f"is better. Labels saved are against {table.against}, with a 95 % bootstrap interval over seeds."
+    )
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown, with its footnote."""
+    titles = header(table)
+    numeric = len(titles) - 2
+    rule = ["---"] + ["---:"] * numeric + ["---"]
+    lines = [titles, rule, *([_plain(cell) for cell in row] for row in cells(table))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{footnote(table)}\n"
+
+
+def csv_text(table: Table) -> str:
+    """The table in CSV: bare numbers, shares as fractions, an empty cell where there is nothing to say."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    name, spread = table.metric.name, table.spread
+    writer.writerow(
+        [
+            *("strategy", "seeds"),
+            *(f"{name}_at_{count}{part}" for count in table.counts for part in ("", f"_{spread}")),
+            *("area", f"area_{spread}", "area_mean", "select_seconds_per_round"),
+            *("saved", "saved_bound", "saved_low", "saved_high", "saved_level", "labels"),
+            *(f"labels_{table.against}", "verdict"),
+        ]
+    )
+    for row in table.rows:
+        stats = [number for stat in (*row.at, row.area) for number in (stat.mean, stat.spread)]
+        numbers = map(_bare, (*stats, row.area_mean, row.select_seconds))
+        writer.writerow([row.strategy, row.seeds, *numbers, *_saved_cells(row.saved), row.verdict])
+    return out.getvalue()
+
+
+def seconds(value: float) -> str:
+    """Seconds with as many digits as they are worth.
+
+    >>> seconds(0.00042), seconds(0.25), seconds(75.0)
+    ('0.0004', '0.25', '75')
+    """
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.4f}" if value < 0.01 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def saved_text(saved: Saved | None) -> str:
+    """The share saved and its interval: "31 % (12 % to 44 %)", "≥ 20 % (5 % or more)"."""
+    if saved is None or saved.bound == "unknown":
+        return "–"
+    sign = {"exact": "", "at least": "≥ ", "at most": "≤ ", "unknown": ""}[saved.bound]
+    share = f"{sign}{percent(saved.share)}"
+    return share if saved.seeds < MIN_SEEDS else f"{share} ({interval(saved)})"
+
+
+def _stat(values_S: Array, spread: Spread) -> Stat:
+    return Stat(float(values_S.mean()), float(half_width(values_S, spread)))
+
+
+def _select_seconds(records: Sequence[Record]) -> dict[str, float]:
+    spent: dict[str, list[float]] = {record.strategy: [] for record in records}
+    for record in records:
+        if record.picked:
+            spent[record.strategy].append(record.select_seconds)
+    return {name: float(np.mean(each)) if each else math.nan for name, each in spent.items()}
+
+
+def _saved(lines: Curves, random: Curves | None, level: Level, key: Key | None) -> Saved | None:
+    if random is None or random is lines or not set(random.seeds) & set(lines.seeds):
+        return None
+    return labels_saved(lines, random, level=level, key=key)
+
+
+def _verdict(name: str, against: str, saved: Saved | None, present: bool) -> str:
+    if saved is not None:
+        return verdict(saved)
+    if name == against:
+        return "what the others are compared with"
+    return f"shares no seed with {against}" if present else f"no run of {against} to compare with"
+
+
+def _plus_minus(metric: Metric, stat: Stat) -> str:
+    if not math.isfinite(stat.mean) or not math.isfinite(stat.spread):
+        return metric.text(stat.mean)
+    return f"{metric.text(stat.mean)} ± {metric.text(stat.spread)}"
+
+
+def _plain(cell: str) -> str:
+    """A cell that Markdown shows as it is."""
+    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(cell.split()))
+
+
+def _bare(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.6g}"
+
+
+def _saved_cells(saved: Saved | None) -> list[str]:
+    if saved is None:
+        return [""] * 7
+    numbers = (saved.low, saved.high, saved.level, saved.labels, saved.labels_random)
+    return [_bare(saved.share), saved.bound, *map(_bare, numbers)]

@@ -1,0 +1,165 @@
+"""Strategy: a question (`needs`) and an answer (`select`). Three levels, take the lowest that fits.
+
+`Scored`: write `score`, the k highest are taken. `Greedy`: write `init`, `gain` and `update`, one row is taken at a
+time. `Strategy`: write `select` with the four verbs of the shards. Strategies hold parameters and no state.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import NumericsError
+from labelwise.keys import Key
+from labelwise.select.selection import Selection, equal_weights
+from labelwise.shards import Shard, Shards
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Needs
+
+TIE = 1e-12  # values this close, relative to their size, are tied in a greedy choice (float64; float32 has its own)
+TIE_SINGLE = 1e-6
+
+
+class Strategy(ABC):
+    """Chooses k rows of the pool.
+
+    Class attributes are facts about the method, printed by `labelwise strategies`.
+    """
+
+    needs: ClassVar[Needs] = Needs()
+    cost: ClassVar[str] = ""  # arithmetic for N rows, D embedding, C classes, k picks
+    paper: ClassVar[str] = ""
+    weighted: ClassVar[bool] = False  # whether Selection.weights are more than ones
+    cold: ClassVar[bool] = False  # whether it can choose before any row is labelled
+
+    @abstractmethod
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        """k distinct rows of `pool`. `labelled` holds the rows already labelled, with the signals in needs.labelled.
+
+        Callers have checked that 1 <= k <= pool.n.
+        """
+
+
+class Scored(Strategy):
+    """A strategy that takes the k rows with the highest score."""
+
+    @abstractmethod
+    def score(self, rows: Rows, key: Key) -> Tensor:
+        """The score (n,) of each row, from that row alone; higher is better."""
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        best = pool.best(lambda shard: shard.each(lambda rows: self._checked(rows, key)), k)
+        return equal_weights(best.ids, best.values)
+
+    def _checked(self, rows: Rows, key: Key) -> Tensor:
+        score_N = self.score(rows, key)
+        if not bool(torch.isfinite(score_N.sum())) and not bool(torch.isfinite(score_N).all()):
+            raise_not_finite(type(self).__name__, rows.ids, score_N)
+        return score_N
+
+
+class Greedy(Strategy):
+    """A strategy that takes one row at a time: the one with the highest gain, or one drawn with weight exp(gain).
+
+    For each row it keeps a state beside the row, (n,) or (n, ...); a small carry is the same everywhere. The loop
+    here owns what every greedy method needs: rows already taken, ties, draws and checks of the numbers.
+    """
+
+    sampled: ClassVar[bool] = False
+
+    def start(self, pool: Shards, labelled: Shards, k: int) -> Any:
+        """The carry before the first pick."""
+        return None
+
+    @abstractmethod
+    def init(self, rows: Rows, carry: Any) -> Tensor:
+        """The state (n, ...) of each row before the first pick."""
+
+    @abstractmethod
+    def gain(self, rows: Rows, state: Tensor, carry: Any) -> Tensor:
+        """What each row (n,) would add to the batch; higher is better."""
+
+    @abstractmethod
+    def update(self, rows: Rows, state: Tensor, carry: Any, pick: Rows) -> Tensor:
+        """The state of each row after `pick`, one row, was taken."""
+
+    def advance(self, carry: Any, pick: Rows) -> Any:
+        """The carry after `pick` was taken."""
+        return carry
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        slack = tie(pool)
+        carry = self.start(pool, labelled, k)
+        pool.map(functools.partial(_begin, self, carry))
+        ids, scores = [], []
+        for step in range(k):
+            noise = key.fold(step) if self.sampled else None
+            best = pool.best(functools.partial(_gain, self, carry, noise), 1, slack)
+            score = float(best.values[0])
+            if noise is not None:
+                score = math.exp(score - float(noise.gumbel(best.ids)[0]))  # the weight it was drawn with
+                if score == 0:  # every free row has weight zero (copies of what was taken): all are equally good
+                    best = pool.best(functools.partial(_lottery, noise), 1)
+            pick = pool.take(best.ids)
+            carry = self.advance(carry, pick)
+            pool.map(functools.partial(_absorb, self, carry, pick))
+            ids.append(int(best.ids[0]))
+            scores.append(score)
+        pool.map(_end)
+        return equal_weights(ids, scores)
+
+
+def tie(pool: Shards) -> float:
+    """How close two values of these rows are, relative to their size, when a greedy choice takes them as tied."""
+    return max(pool.map(lambda shard: TIE if shard.dtype == torch.float64 else TIE_SINGLE))
+
+
+def _begin(strategy: Greedy, carry: Any, shard: Shard) -> None:
+    shard.state["row"] = shard.each(lambda rows: strategy.init(rows, carry))
+    shard.state["taken"] = torch.zeros(len(shard), dtype=torch.bool, device=shard.device)
+
+
+def _gain(strategy: Greedy, carry: Any, noise: Key | None, shard: Shard) -> Tensor:
+    """The gain of each row, -inf for rows already taken."""
+    state, taken = shard.state["row"], shard.state["taken"]
+    gain_N = torch.empty(len(shard), dtype=shard.dtype, device=shard.device)
+    for where, rows in shard.blocks():
+        gain_N[where] = strategy.gain(rows, state[where], carry)
+    if noise is not None:
+        gain_N = gain_N + noise.gumbel(shard.ids)  # float64: the draw must not depend on rounding
+    elif not bool(torch.isfinite(gain_N).all()):
+        raise_not_finite(type(strategy).__name__, shard.ids, gain_N)
+    if bool(torch.isnan(gain_N).any()):
+        raise_not_finite(type(strategy).__name__, shard.ids, gain_N)
+    return gain_N.masked_fill_(taken, -torch.inf)
+
+
+def _absorb(strategy: Greedy, carry: Any, pick: Rows, shard: Shard) -> None:
+    state = shard.state["row"]
+    pick = pick.to(shard.device)
+    for where, rows in shard.blocks():
+        state[where] = strategy.update(rows, state[where], carry, pick)
+    shard.state["taken"] |= shard.ids == pick.ids
+
+
+def _lottery(noise: Key, shard: Shard) -> Tensor:
+    """An equal chance for every row that is still free."""
+    return noise.uniform(shard.ids).masked_fill(shard.state["taken"], -torch.inf)
+
+
+def _end(shard: Shard) -> None:
+    del shard.state["row"], shard.state["taken"]
+
+
+def raise_not_finite(name: str, ids: Tensor, values: Tensor) -> NoReturn:
+    """Raise NumericsError naming the first row whose value is not finite."""
+    row = int((~torch.isfinite(values)).nonzero()[0])
+    raise NumericsError(
+        f"{name} gave row id {int(ids[row])} the value {float(values[row])}; it must be finite. "
+        "The signals of that row are finite, so this is a fault of the strategy or an overflow: scale the inputs."
+    )

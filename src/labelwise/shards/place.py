@@ -1,0 +1,58 @@
+"""Placing rows: a stream of Rows, or whole arrays, become Shards in memory or in mapped files."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import StoreError
+from labelwise.shards.shards import Shard, Shards
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Signal
+
+
+def shards_of(ids: Tensor, columns: Mapping[Signal, Tensor], count: int = 1) -> Shards:
+    """Shards over whole columns, as views: nothing is copied."""
+    edges = [len(ids) * i // count for i in range(count + 1)]
+    parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
+    return Shards([Shard(ids[part], {signal: column[part] for signal, column in columns.items()}) for part in parts])
+
+
+def place(stream: Iterable[Rows], n: int, folder: Path | None = None) -> Shards:
+    """Shards from a stream of `n` rows: kept in memory, or in mapped files in `folder` when one is given.
+
+    The columns are written as the stream comes, so that the whole pool is never held twice.
+    """
+    ids_N = torch.empty(n, dtype=torch.int64)
+    columns: dict[Signal, Tensor] = {}
+    start = 0
+    for rows in stream:
+        stop = start + len(rows)
+        if stop > n:
+            raise StoreError(f"expected {n} rows from the stream, found more; the pool changed while it was read")
+        ids_N[start:stop] = rows.ids
+        for signal, values in rows.columns.items():
+            if signal not in columns:
+                columns[signal] = _column(signal, n, values, folder)
+            columns[signal][start:stop] = values.cpu()
+        start = stop
+    if start != n:
+        raise StoreError(f"expected {n} rows from the stream, found {start}; the pool changed while it was read")
+    return shards_of(ids_N, columns)
+
+
+def _column(signal: Signal, n: int, first: Tensor, folder: Path | None) -> Tensor:
+    """An empty column for n rows shaped like those of `first`."""
+    shape = (n, *first.shape[1:])
+    if folder is None:
+        return torch.empty(shape, dtype=first.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (re.sub(r"[^a-z0-9]+", "-", repr(signal).lower()).strip("-") + ".npy")
+    dtype = first.new_empty(0).numpy().dtype
+    return torch.from_numpy(np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape))

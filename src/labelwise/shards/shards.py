@@ -1,0 +1,191 @@
+"""Shard and Shards: rows where they live, and the four verbs of a selection: map, sum, best, take.
+
+A strategy never sees where a shard is. It hands functions to the shards and gets small answers back; what it keeps
+for each row stays beside the row in `Shard.state`. `sum`, `best` and `take` are built on `map` alone, so a runner on
+other machines has one verb to write.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import RowError
+from labelwise.signals.check import check_block
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Signal
+
+T = TypeVar("T")
+
+CPU_BLOCK_BYTES = 8 << 20  # a block of rows and its scratch stay in the cache; smaller ones cost more in calls
+DEVICE_BLOCK_BYTES = 256 << 20  # an accelerator wants long kernels
+
+
+class Best(NamedTuple):
+    """Rows with the highest values, highest first, ties to the smaller id."""
+
+    ids: Tensor  # (k,)
+    values: Tensor  # (k,)
+
+
+class Shard:
+    """Some rows, their stored columns, and the state a selection keeps beside them.
+
+    Columns keep the storage they came in (half precision, a mapped file); a block is cast when it is read: float64
+    stays float64, everything else is computed in float32.
+    """
+
+    def __init__(self, ids: Tensor, columns: Mapping[Signal, Tensor]):
+        self.ids = ids
+        self.columns = dict(columns)
+        self.state: dict[str, Tensor] = {}
+        self._checked = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What this shard's rows are computed in."""
+        wide = any(column.dtype == torch.float64 for column in self.columns.values())
+        return torch.float64 if wide else torch.float32
+
+    def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
+        """Blocks of rows in order, with their place in the shard; `scratch` numbers a row is what the caller adds.
+
+        Each value is checked the first time it is read, while it is in the cache, instead of in a pass of its own.
+        """
+        size = self._block_rows(scratch)
+        for start in range(0, len(self), size):
+            where = slice(start, min(start + size, len(self)))
+            rows = self.rows(where)
+            if not self._checked:
+                for signal, column in rows.columns.items():
+                    check_block(signal, rows.ids, column, self.columns[signal].dtype)
+            yield where, rows
+        self._checked = True
+
+    def each(self, fn: Callable[[Rows], Tensor], scratch: int = 0) -> Tensor:
+        """fn of every block, put together in the order of the rows."""
+        out: Tensor | None = None
+        for where, rows in self.blocks(scratch):
+            values = fn(rows)
+            if out is None:
+                out = values.new_empty((len(self), *values.shape[1:]))
+            out[where] = values
+        return out if out is not None else torch.empty(0, device=self.device, dtype=self.dtype)
+
+    def rows(self, where: slice | Tensor) -> Rows:
+        """The rows at these positions, cast for computing."""
+        dtype = self.dtype
+        return Rows(
+            self.ids[where],
+            {signal: column[where].to(self.device, dtype) for signal, column in self.columns.items()},
+        )
+
+    def _block_rows(self, scratch: int) -> int:
+        budget = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
+        width = scratch + sum(column[:1].numel() for column in self.columns.values())
+        return max(64, budget // (max(1, width) * self.dtype.itemsize))
+
+
+class Shards:
+    """All rows of a pool, as shards on this machine."""
+
+    def __init__(self, shards: Sequence[Shard]):
+        self._shards = [shard for shard in shards if len(shard)]
+        self.n = sum(len(shard) for shard in self._shards)
+
+    def join(self, other: Shards) -> Shards:
+        """Both sets of rows as one; ids of the two must differ. Rows and their state are shared, not copied."""
+        return Shards([*self._shards, *other._shards])
+
+    def map(self, fn: Callable[[Shard], T]) -> list[T]:
+        """fn of every shard, run where the shard lives; answers should be small. In the order of the shards."""
+        return [fn(shard) for shard in self._shards]
+
+    def sum(self, fn: Callable[[Shard], Any]) -> Any:
+        """The sum over shards of something that adds up over rows (a number or a tensor)."""
+        return functools.reduce(operator.add, self.map(fn))
+
+    def best(self, fn: Callable[[Shard], Tensor], k: int, slack: float = 0.0) -> Best:
+        """The k rows with the highest fn(shard) (n,), ties to the smaller id. -inf marks a row that may not be taken.
+
+        `slack` is for k = 1: values within `slack` times the size of the largest count as equal to it. A value that
+        comes out of a matrix product depends in its last bits on the block it was computed in; with slack above that
+        rounding, copies of a row are tied whatever the blocks, and the smallest id is taken.
+        """
+        found = self.map(functools.partial(_shard_best, fn, k, slack))
+        ids, values = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
+        if slack:
+            near = values >= _floor(values.max(), slack)
+            first = ids.masked_fill(~near, torch.iinfo(torch.int64).max).argmin()
+            return Best(ids[first : first + 1], values[first : first + 1])
+        order = _order(ids, values)[:k]
+        return Best(ids[order], values[order])
+
+    def take(self, ids: Tensor) -> Rows:
+        """The rows with these ids, in this order."""
+        parts = self.map(functools.partial(_shard_take, ids))
+        found = torch.cat([part[0].cpu() for part in parts])
+        if len(found) != len(ids):
+            missing = sorted(set(ids.tolist()) - set(found.tolist()))
+            raise RowError(f"ids {missing[:5]} are not among the {self.n} rows; each id asked for has to be there once")
+        order = torch.empty_like(found)
+        order[found] = torch.arange(len(found))
+        signals = parts[0][1].columns
+        home = parts[0][1].ids.device
+        merged = {s: torch.cat([part[1].columns[s].to(home) for part in parts])[order.to(home)] for s in signals}
+        return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order.to(home)], merged)
+
+
+def _floor(top: Tensor, slack: float) -> Tensor:
+    """The smallest value that counts as equal to `top`."""
+    return top - slack * top.abs()
+
+
+def _order(ids: Tensor, values: Tensor) -> Tensor:
+    """Positions by value, highest first, ties to the smaller id."""
+    by_id = ids.argsort(stable=True)
+    return by_id[values[by_id].argsort(descending=True, stable=True)]
+
+
+def _shard_best(fn: Callable[[Shard], Tensor], k: int, slack: float, shard: Shard) -> tuple[Tensor, Tensor]:
+    """One shard's candidates for `Shards.best`."""
+    values_N = fn(shard)
+    if slack:
+        near = (values_N >= _floor(values_N.max(), slack)).nonzero()[:, 0]
+        # The smallest id that is tied here, and the highest value here: another shard may be above all of these.
+        tied = near[shard.ids[near].argmin()]
+        both = torch.stack([tied, values_N.argmax()])
+        return shard.ids[both], values_N[both]
+    if k >= len(values_N):
+        return shard.ids, values_N
+    # topk leaves open which of the rows tied at the edge it takes: keep the ones above the edge, then the smallest ids.
+    edge = values_N.topk(k, sorted=False).values.min()
+    above = (values_N > edge).nonzero()[:, 0]
+    tied = (values_N == edge).nonzero()[:, 0]
+    tied = tied[shard.ids[tied].argsort()[: k - len(above)]]
+    keep = torch.cat([above, tied])
+    return shard.ids[keep], values_N[keep]
+
+
+def _shard_take(ids: Tensor, shard: Shard) -> tuple[Tensor, Rows]:
+    """The asked rows that live in this shard, and their places in the question."""
+    asked = ids.to(shard.device)
+    by_id = shard.state.get("by_id")
+    if by_id is None:  # sorted once; a shard's ids never change
+        by_id = shard.state["by_id"] = shard.ids.argsort()
+    sorted_ids = shard.ids[by_id]
+    place = torch.searchsorted(sorted_ids, asked).clamp(max=len(shard) - 1)
+    here = (sorted_ids[place] == asked).nonzero()[:, 0]
+    return here, shard.rows(by_id[place[here]])

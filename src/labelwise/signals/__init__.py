@@ -1,0 +1,1 @@
+"""Signals: what the model says about a row."""

@@ -1,0 +1,190 @@
+"""ProbCover: rows whose balls of radius delta cover the most rows not covered yet; made for the first labels.
+
+Yehuda, Dekel, Hacohen and Weinshall, "Active learning through a covering lens", NeurIPS 2022, algorithm 1. Row u is
+covered when a labelled or picked row lies within delta of it in feature space.
+
+    pick = argmax_i #{u not covered : |x_i - x_u| <= delta}, ties to the smaller id
+
+delta is the largest radius at which a share `purity` of the balls holds rows of one cluster only, clusters found by
+k-means with `classes` centres (section 4 of the paper). A ball of radius delta around i is pure exactly while delta is
+below the distance of i to the nearest row of another cluster, so delta is a quantile of those distances; they are
+measured for at most 2,048 rows drawn at random.
+Cost N^2 D arithmetic as matrix products; no table of N x N is kept. Once every row is covered the rest of the batch
+is drawn at random, and the notes say how many that was.
+Departs from the paper: none known in the picks; the graph is never stored, counts are lowered as rows are covered.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError
+from labelwise.keys import Key
+from labelwise.select import Selection, Strategy, cluster
+from labelwise.select.selection import equal_weights
+from labelwise.shards import Shard, Shards
+from labelwise.signals.rows import Rows, sq_dist
+from labelwise.signals.spec import Features, Needs
+
+FEATURES = Features()
+PROBES = 2048  # rows whose distance to another cluster is measured
+COLUMNS = 512  # covered rows taken out of the counts by one matrix product
+
+
+@dataclass(frozen=True)
+class ProbCover(Strategy):
+    """Greedy cover of the pool by balls of radius delta.
+
+    Args:
+        delta: radius of the balls, or None to find it from `purity` and `classes`.
+        purity: share of balls that should hold rows of one cluster only.
+        classes: how many classes (clusters) to expect when delta is looked for.
+    """
+
+    delta: float | None = None
+    purity: float = 0.95
+    classes: int = 10
+
+    needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
+    cost = "N^2 D"
+    paper = "Yehuda et al., NeurIPS 2022"
+    cold = True
+
+    def __post_init__(self) -> None:
+        if self.delta is not None and not self.delta > 0:
+            raise ArgumentError(f"ProbCover(delta=...) must be above 0, found {self.delta}")
+        if not 0 < self.purity <= 1:
+            raise ArgumentError(f"ProbCover(purity=...) must be above 0 and at most 1, found {self.purity}")
+        if self.classes < 2:
+            raise ArgumentError(f"ProbCover(classes=...) must be at least 2, found {self.classes}")
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))
+        pool.map(_begin)
+        for centres in _parts(labelled, _ids(labelled)):
+            pool.map(functools.partial(_cover, centres, delta))
+        for rows in _parts(pool, torch.cat(pool.map(_not_covered))):
+            pool.map(functools.partial(_count, rows, delta, 1.0))
+        ids: list[int] = []
+        scores: list[float] = []
+        while len(ids) < k:
+            best = pool.best(_degree, 1)
+            if best.values[0] <= 0:
+                break
+            pick = pool.take(best.ids)
+            for rows in _parts(pool, torch.cat(pool.map(functools.partial(_cover, pick, delta)))):
+                pool.map(functools.partial(_count, rows, delta, -1.0))
+            ids.append(int(best.ids[0]))
+            scores.append(float(best.values[0]))
+            pool.map(functools.partial(_take, best.ids))
+        notes = {"delta": delta, "covered": pool.sum(_covered) / pool.n, "at_random": k - len(ids)}
+        if len(ids) < k:
+            rest = pool.best(functools.partial(_lottery, key.fold("rest")), k - len(ids))
+            ids.extend(rest.ids.tolist())
+            scores.extend([0.0] * len(rest.ids))
+        pool.map(_end)
+        return equal_weights(ids, scores, notes)
+
+    def _pure_radius(self, pool: Shards, key: Key) -> float:
+        """The radius at which a share `purity` of the balls is pure."""
+        centres = cluster.kmeans(pool, FEATURES, self.classes, key.fold("clusters"))
+        probes = pool.best(lambda shard: key.uniform(shard.ids), min(PROBES, pool.n)).ids
+        number = dict(pair for pairs in pool.map(functools.partial(_numbers, probes)) for pair in pairs)
+        gap = torch.full((len(probes),), torch.inf, dtype=torch.float64)
+        for start in range(0, len(probes), COLUMNS):
+            part = probes[start : start + COLUMNS]
+            rows, own = pool.take(part), torch.tensor([number[i] for i in part.tolist()])
+            gaps = pool.map(functools.partial(_other_cluster, rows, own))
+            gap[start : start + COLUMNS] = torch.stack(gaps).amin(0)
+        pool.map(lambda shard: shard.state.pop("cluster") is None)
+        gap = gap[torch.isfinite(gap)].sqrt().sort().values
+        if len(centres) < 2 or not len(gap) or gap[-1] == 0:
+            return torch.finfo(torch.float32).tiny  # copies of one row: any radius covers all of them
+        # Between two measured distances, so that no row lies on the edge of a ball by construction.
+        place = min(int((1 - self.purity) * len(gap)), len(gap) - 1)
+        below = float(gap[place - 1]) if place else 0.0
+        return max((below + float(gap[place])) / 2, torch.finfo(torch.float32).tiny)
+
+
+def _parts(shards: Shards, ids: Tensor) -> Iterator[Rows]:
+    """The rows with these ids, some at a time."""
+    for start in range(0, len(ids), COLUMNS):
+        yield shards.take(ids[start : start + COLUMNS])
+
+
+def _ids(shards: Shards) -> Tensor:
+    found = shards.map(lambda shard: shard.ids.cpu())
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+
+
+def _begin(shard: Shard) -> None:
+    shard.state["covered"] = torch.zeros(len(shard), dtype=torch.bool, device=shard.device)
+    shard.state["degree"] = torch.zeros(len(shard), device=shard.device)  # counts below 2^24 are exact in float32
+
+
+def _end(shard: Shard) -> None:
+    del shard.state["covered"], shard.state["degree"]
+
+
+def _within(rows: Rows, centres: Rows, delta: float) -> Tensor:
+    """Which rows (N, M) lie in the balls around the centres."""
+    return sq_dist(rows[FEATURES], centres[FEATURES]) <= delta * delta
+
+
+def _cover(centres: Rows, delta: float, shard: Shard) -> Tensor:
+    """Cover the rows in the balls; the ids of those that were not covered before."""
+    centres, covered_N = centres.to(shard.device), shard.state["covered"]
+    before_N = covered_N.clone()
+    for where, rows in shard.blocks(scratch=2 * len(centres)):
+        covered_N[where] |= _within(rows, centres, delta).any(1)
+    return shard.ids[covered_N & ~before_N].cpu()
+
+
+def _count(others: Rows, delta: float, sign: float, shard: Shard) -> None:
+    """Add to each row's count, or take from it, how many of `others` its ball holds."""
+    others, degree_N = others.to(shard.device), shard.state["degree"]
+    for where, rows in shard.blocks(scratch=2 * len(others)):
+        degree_N[where] += sign * _within(rows, others, delta).sum(1)
+
+
+def _degree(shard: Shard) -> Tensor:
+    return shard.state["degree"]
+
+
+def _take(ids: Tensor, shard: Shard) -> None:
+    shard.state["degree"][torch.isin(shard.ids, ids.to(shard.device))] = -torch.inf
+
+
+def _covered(shard: Shard) -> int:
+    return int(shard.state["covered"].sum())
+
+
+def _not_covered(shard: Shard) -> Tensor:
+    return shard.ids[~shard.state["covered"]].cpu()
+
+
+def _lottery(key: Key, shard: Shard) -> Tensor:
+    """An equal chance for every row that is not taken."""
+    return key.uniform(shard.ids).masked_fill_(shard.state["degree"] == -torch.inf, -torch.inf)
+
+
+def _numbers(ids: Tensor, shard: Shard) -> list[tuple[int, int]]:
+    """(id, cluster) of the asked rows that live here."""
+    here = torch.isin(shard.ids, ids.to(shard.device))
+    return list(zip(shard.ids[here].tolist(), shard.state["cluster"][here].tolist()))
+
+
+def _other_cluster(probes: Rows, own: Tensor, shard: Shard) -> Tensor:
+    """Squared distance (M,) of each probe to the nearest row here that is of another cluster."""
+    probes, own = probes.to(shard.device), own.to(shard.device)
+    gap_M = torch.full((len(probes),), torch.inf, dtype=torch.float64, device=shard.device)
+    for where, rows in shard.blocks(scratch=2 * len(probes)):
+        dist_NM = sq_dist(rows[FEATURES], probes[FEATURES])
+        dist_NM.masked_fill_(shard.state["cluster"][where][:, None] == own[None, :], torch.inf)
+        gap_M = torch.minimum(gap_M, dist_NM.amin(0))
+    return gap_M.cpu()

@@ -1,0 +1,102 @@
+"""TypiClust: the most typical row of each cluster that holds no label yet; made for the first labels.
+
+Hacohen, Dekel and Weinshall, "Active learning on a budget: opposite strategies suit high and low budgets", ICML 2022,
+section 3. Rows are clustered by their features into min(L + k, 500) clusters. Clusters are visited from the fewest
+labelled rows, then the largest; each visit takes the row of highest typicality,
+
+    typicality_i = 1 / mean distance of i to its 20 nearest neighbours in the cluster
+
+Clusters of fewer than 5 rows come last. Cost N (L + k) D for each k-means iteration, and the sum of squared cluster
+sizes times D.
+Departs from the paper: in a cluster of more than 8,192 rows typicality is measured against 8,192 of them, drawn at
+random, so that no table of N x N is ever needed; typicality is measured once for a cluster, also when several rows are
+taken from it (more than 500 picks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError
+from labelwise.keys import Key
+from labelwise.select import Selection, Strategy, cluster
+from labelwise.select.selection import equal_weights
+from labelwise.shards import Shard, Shards
+from labelwise.signals.rows import sq_dist
+from labelwise.signals.spec import Features, Needs
+
+FEATURES = Features()
+SMALL = 5  # clusters below this size come last
+WITNESSES = 8192  # rows of a cluster that typicality is measured against
+TABLE = 1 << 18  # numbers of a block of distances
+
+
+@dataclass(frozen=True)
+class TypiClust(Strategy):
+    """One typical row from each of the largest clusters without a label."""
+
+    neighbours: int = 20
+    max_clusters: int = 500
+
+    needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
+    cost = "N (L + k) D x iterations"
+    paper = "Hacohen et al., ICML 2022"
+    cold = True
+
+    def __post_init__(self) -> None:
+        for name in ("neighbours", "max_clusters"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"TypiClust({name}=...) must be at least 1, found {getattr(self, name)}")
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        everything = pool.join(labelled)
+        wanted = min(labelled.n + k, self.max_clusters)
+        count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))
+        ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
+        sizes = torch.bincount(cluster_N, minlength=count).tolist()
+        labels = [0] * count
+        for shard_clusters in labelled.map(lambda shard: shard.state["cluster"].tolist()):
+            for number in shard_clusters:
+                labels[number] += 1
+        queues: dict[int, list[tuple[float, int]]] = {}
+        picked: list[tuple[float, int]] = []
+        free = list(sizes)
+        for _ in range(k):
+            number = min(
+                (j for j in range(count) if free[j]),
+                key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j),
+            )
+            if number not in queues:
+                members = ids_N[cluster_N == number]
+                queues[number] = self._by_typicality(pool, members, key.fold("witnesses", number))
+            picked.append(queues[number].pop())
+            labels[number] += 1
+            free[number] -= 1
+        everything.map(lambda shard: shard.state.pop("cluster") is None)
+        return equal_weights([row for _, row in picked], [score for score, _ in picked], {"clusters": count})
+
+    def _by_typicality(self, pool: Shards, members: Tensor, key: Key) -> list[tuple[float, int]]:
+        """(typicality, id) of the rows of a cluster, the most typical last, ties to the smaller id."""
+        members = members.sort().values
+        witnesses = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
+        to_WD = pool.take(witnesses).tensor(FEATURES)
+        near = min(self.neighbours, max(1, len(witnesses) - 1))
+        mean_N = torch.empty(len(members), dtype=torch.float64)
+        step = max(1, TABLE // len(witnesses))
+        for start in range(0, len(members), step):
+            part = members[start : start + step]
+            dist_NW = sq_dist(pool.take(part).tensor(FEATURES), to_WD).cpu()
+            # A row is not its own neighbour.
+            dist_NW.masked_fill_(part[:, None] == witnesses[None, :], torch.inf)
+            nearest_NK = dist_NW.topk(near, dim=1, largest=False).values if len(witnesses) > 1 else dist_NW * 0
+            mean_N[start : start + step] = nearest_NK.double().sqrt().mean(1)
+        typical_N = 1 / mean_N.clamp(min=torch.finfo(torch.float32).tiny)
+        order = typical_N.flip(0).argsort(stable=True)  # ids fall from the start, so the smallest of ties is last
+        return list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
+
+
+def _ids_and_clusters(shard: Shard) -> tuple[Tensor, Tensor]:
+    return shard.ids.cpu(), shard.state["cluster"].cpu()
