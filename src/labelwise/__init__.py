@@ -1,67 +1,15 @@
-"""Labelwise: choose which rows of an unlabelled pool are worth labelling, train on the answers, show what was saved.
-
-Three doors, from the least to the most it does for you:
-
-    lw.select(strategy, k, probs=..., embedding=...)     arrays in, batch out
-    lw.Session(pool, learner, recipe)                     ask and tell: you own the loop
-    lw.rounds(pool, oracle, learner, recipe, k, n)        the whole loop, one record for each round
-"""
-
-from typing import Any
+"""Labelwise: choose which rows of an unlabelled pool are worth labelling, train on the answers, show what was saved."""
 
 from labelwise import errors, strategies
 from labelwise.keys import Key
+from labelwise.loop import rounds
+from labelwise.pool import Pool
+from labelwise.recipes import Recipe
+from labelwise.report.record import Record
 from labelwise.select import Greedy, Scored, Selection, Strategy
-from labelwise.select.arrays import choose
+from labelwise.session import Session
+from labelwise.train import Mean, SklearnLearner, TorchLearner, Weighted
+
+from labelwise.arrays import select  # isort: skip
 
 __version__ = "0.1.0"
-
-
-def select(
-    strategy: str | Strategy,
-    k: int,
-    *,
-    probs: Any = None,
-    label_probs: Any = None,
-    embedding: Any = None,
-    ids: Any = None,
-    labelled: dict[str, Any] | None = None,
-    seed: int = 0,
-) -> Selection:
-    """Choose k rows of a pool described by arrays: NumPy or torch, on any device, the first axis is the rows.
-
-    Nothing is copied: memory-mapped arrays stay mapped and are read block by block. float64 arrays are computed in
-    float64, all others in float32.
-
-    Args:
-        strategy: a name (`labelwise.strategies.names()`) or a Strategy, such as `strategies.ProbCover(delta=0.5)`.
-        k: how many rows to choose.
-        probs: (N, C) class probabilities of the model.
-        label_probs: (N, C) what the labels are expected to be; `probs` if not given.
-        embedding: (N, D) input of the model's last linear layer, or features of an encoder.
-        ids: (N,) distinct integers that name the rows; 0..N-1 if not given.
-        labelled: the same arrays for the rows already labelled, such as `dict(embedding=..., y=...)`.
-        seed: the only source of chance. The same seed and rows give the same picks in any order of the rows.
-
-    Returns:
-        A Selection: ids, weights, scores, notes.
-
-    >>> import numpy as np
-    >>> P = np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3]])
-    >>> select("entropy", k=2, probs=P).ids
-    array([1, 2])
-    """
-    arrays = {"probs": probs, "label_probs": label_probs, "embedding": embedding, "ids": ids}
-    return choose(strategies.get(strategy), k, arrays, labelled, seed)
-
-
-__all__ = [
-    "Greedy",
-    "Key",
-    "Scored",
-    "Selection",
-    "Strategy",
-    "errors",
-    "select",
-    "strategies",
-]

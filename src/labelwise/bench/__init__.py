@@ -1,1 +1,1 @@
-"""bench"""
+"""Bench: the data sets, networks and protocols of the papers, and the runner that resumes."""

@@ -1,1 +1,46 @@
-"""cli"""
+"""The `labelwise` command. Torch and the like are imported inside commands, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from labelwise.cli import bench, demo, select, strategies
+
+app = typer.Typer(
+    name="labelwise",
+    help="Choose which rows of an unlabelled pool are worth labelling, and show what was saved.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("strategies")(strategies.strategies)
+app.command("select")(select.select)
+app.add_typer(bench.app, name="bench")
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from labelwise import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one message, not a traceback."""
+    from labelwise.errors import LabelwiseError
+
+    try:
+        app()
+    except LabelwiseError as error:
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        typer.echo(str(error), err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.secho("stopped", fg="yellow", err=True)
+        sys.exit(130)

@@ -1,1 +1,5 @@
-"""label"""
+"""Label: who knows the answers."""
+
+from labelwise.label.oracle import Known, Oracle, oracle_of
+
+__all__ = ["Known", "Oracle", "oracle_of"]

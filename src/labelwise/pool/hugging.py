@@ -18,9 +18,9 @@ _LABELS = ("label", "labels")
 
 
 def is_hugging(source: Any) -> bool:
-    """Whether `source` is a `datasets.Dataset` (not a dict of splits, not a stream)."""
+    """Whether `source` comes from the package `datasets`; which of its kinds it is, HuggingSource checks."""
     modules = {kind.__module__.split(".")[0] for kind in type(source).__mro__}
-    return "datasets" in modules and hasattr(source, "column_names") and hasattr(source, "features")
+    return "datasets" in modules and hasattr(source, "column_names")
 
 
 class HuggingSource:
@@ -29,16 +29,16 @@ class HuggingSource:
     kind = "hugging"
 
     def __init__(self, dataset: Any, wanted: Wanted, size: Size, dtype: torch.dtype):
+        if isinstance(dataset.column_names, dict):
+            splits = ", ".join(dataset.column_names)
+            raise ArgumentError(f"a pool is one split of a DatasetDict; choose one of {splits}, such as data['train'].")
         if not hasattr(dataset, "__len__"):
             raise ArgumentError(
                 "a pool needs a datasets.Dataset with a length; this one is a stream. Load it without streaming=True."
             )
-        if isinstance(dataset.column_names, dict):
-            splits = ", ".join(dataset.column_names)
-            raise ArgumentError(f"a pool is one split of a DatasetDict; choose one of {splits}, such as data['train'].")
         self.wanted = _completed(dataset, wanted)
         self.dataset = dataset
-        self.rows = _only(dataset, [name for name in self.wanted.names() if name != self.wanted.label])
+        self.rows = _only(dataset, Wanted(self.wanted.text, self.wanted.image, self.wanted.columns).names())
         self.height, self.width = checked_size(size)
         self.dtype = dtype
 
@@ -51,7 +51,7 @@ class HuggingSource:
             return [self._text(value, row) for value, row in zip(batch[self.wanted.text], positions.tolist())]
         if self.wanted.image is not None:
             return self._pixels(batch[self.wanted.image], positions)
-        columns = [self._numbers(batch[name], name, len(positions)) for name in self.wanted.columns or ()]
+        columns = [self._numbers(batch[name], name) for name in self.wanted.columns or ()]
         return torch.cat(columns, dim=1).to(self.dtype)
 
     def name(self, position: int) -> str | None:
@@ -83,12 +83,12 @@ class HuggingSource:
             raise SourceError(f"row {row}: column {self.wanted.text!r} holds {value!r:.60}; a text was expected.")
         return value
 
-    def _numbers(self, values: Any, name: str, rows: int) -> Tensor:
+    def _numbers(self, values: Any, name: str) -> Tensor:
         try:
             column = torch.from_numpy(np.array(values, dtype=np.float64))
         except (TypeError, ValueError) as error:
             raise SourceError(f"column {name!r} does not hold numbers ({error}); name others with columns=.") from error
-        return column.reshape(rows, -1)
+        return column.flatten(1) if column.ndim > 1 else column[:, None]
 
     def _pixels(self, values: Sequence[Any], positions: np.ndarray) -> Tensor:
         batch = np.empty((len(positions), 3, self.height, self.width), np.float32)
@@ -128,4 +128,5 @@ def _completed(dataset: Any, wanted: Wanted) -> Wanted:
 
 def _only(dataset: Any, columns: list[str]) -> Any:
     """The dataset with these columns alone, so that others (images) are not decoded to be thrown away."""
-    return dataset.select_columns(columns) if hasattr(dataset, "select_columns") else dataset
+    plain = dataset.with_format(None) if hasattr(dataset, "with_format") else dataset
+    return plain.select_columns(columns) if hasattr(plain, "select_columns") else plain

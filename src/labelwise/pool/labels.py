@@ -58,7 +58,7 @@ def _names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _array(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
-        return np.array(values.detach().cpu())
+        return values.detach().cpu().numpy().copy()
     array = np.array(values)
     if array.dtype.kind == "U" and not all(isinstance(value, str) for value in values):
         raise LabelError("labels mix numbers and names; give all of them as numbers or all as class names.")

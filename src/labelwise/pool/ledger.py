@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -156,7 +157,7 @@ class Ledger:
         self._size = len(data)
         # What follows the last line end was cut off while being written.
         self._end = data.rfind(b"\n") + 1
-        for number, line in enumerate(data[: self._end].splitlines(keepends=False), start=1):
+        for number, line in enumerate(data[: self._end].split(b"\n")[:-1], start=1):
             try:
                 self._entries.append(Entry.from_json(line.decode()))
             except (LabelwiseError, TypeError, ValueError) as error:
@@ -180,8 +181,9 @@ class Ledger:
                 _write_all(handle, line, self._end)
                 os.fsync(handle)
             except OSError as error:
-                os.ftruncate(handle, self._end)
-                self._size = self._end
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, self._end)
+                self._size = os.fstat(handle).st_size
                 raise StoreError(f"{path}: the entry could not be written ({error}); it was not added.") from error
         finally:
             os.close(handle)
@@ -229,9 +231,10 @@ def _check_values(what: str, values: Any, ids: list[int]) -> None:
         found = len(values) if isinstance(values, list) else type(values).__name__
         raise RowError(f"{what}: one for each of the {len(ids)} ids was expected, {found} was found.")
     for row, value in zip(ids, values):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not _is_int(value) and not (isinstance(value, float) and math.isfinite(value)):
             raise LabelError(f"row {row}: {value!r} in {what}; a finite number was expected.")
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A whole number that fits 64 bits, as tensors hold them."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63

@@ -66,7 +66,7 @@ def _part(path: Path, table: Any, wanted: Wanted, classes: tuple[str, ...] | Non
     where = [f"{path.name} row {row}" for row in kept.tolist()]
     names = None
     if wanted.image is not None:
-        paths = [(entry or {}).get("path") for entry in table[wanted.image].to_pylist()]
+        paths = _member(table[wanted.image], "path")
         names = [paths[row] or f"{path.name} row {row}" for row in kept.tolist()]
     kept_values = values[kept] if isinstance(values, np.ndarray) else [values[row] for row in kept.tolist()]
     return Part(
@@ -89,7 +89,7 @@ def _values(path: Path, table: Any, wanted: Wanted) -> tuple[Any, dict[int, str]
             row: f"no text in column {wanted.text!r}" for row, text in enumerate(texts) if not (text or "").strip()
         }
     if wanted.image is not None:
-        images = [(entry or {}).get("bytes") for entry in table[wanted.image].to_pylist()]
+        images = _member(table[wanted.image], "bytes")
         return images, {
             row: f"no image bytes in column {wanted.image!r}" for row, image in enumerate(images) if not image
         }
@@ -160,6 +160,15 @@ def _is_image(kind: Any) -> bool:
     import pyarrow as pa
 
     return pa.types.is_struct(kind) and "bytes" in {kind.field(i).name for i in range(kind.num_fields)}
+
+
+def _member(column: Any, name: str) -> list[Any]:
+    """One field of a column of structs; None where the struct or the field is empty."""
+    import pyarrow.compute as pc
+
+    if column.type.get_field_index(name) < 0:
+        return [None] * len(column)
+    return pc.struct_field(column, name).to_pylist()
 
 
 def _class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:

@@ -20,6 +20,7 @@ GREY = "#767d86"
 # Okabe and Ito's colours, told apart by people with any common colour blindness; markers say the same again.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5529c", "#c98500", "#3a9bd6")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)))  # one more each time the colours start again
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _lines(axes: Any, bands: Mapping[str, Band], against: str) -> None:
             line.mean_T,
             color=shade,
             linewidth=2.0,
-            linestyle=(0, (4, 2.5)) if dashed else "-",
+            linestyle=(0, (4, 2.5)) if dashed else STROKES[position // len(COLOURS) % len(STROKES)],
             marker="" if dashed else MARKERS[position % len(MARKERS)],
             markersize=4.5,
             markeredgewidth=0,

@@ -5,6 +5,7 @@ It asks nothing of any server: style and figure are inside, and a content securi
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -142,14 +143,15 @@ def _text(text: str) -> str:
 
 
 def _verdicts(table: Table) -> str:
+    """Every strategy that was compared, the one that saves most first."""
     items = []
-    for row in table.rows:
-        if row.saved is None:
-            continue
-        kind = "good" if row.saved.better else "bad" if row.saved.worse else "same"
+    compared = [row for row in table.rows if row.saved is not None]
+    for row in sorted(compared, key=lambda row: -math.inf if math.isnan(_of(row).share) else _of(row).share)[::-1]:
+        saved = _of(row)
+        kind = "good" if saved.better else "bad" if saved.worse else "same"
         items.append(
             f'<li><b>{escape(row.strategy)}</b> <span class="{kind}">{_text(row.verdict)}</span>'
-            f"<small>{_text(detail(table.metric, row.saved))}</small></li>"
+            f"<small>{_text(detail(table.metric, saved))}</small></li>"
         )
     return f'<ul class="verdicts">{"".join(items)}</ul>' if items else ""
 
@@ -215,8 +217,8 @@ def _reading(table: Table) -> list[str]:
     return [
         f"Each line shows how good the model is ({table.metric.title}) when it was trained on that many labels. "
         f"{better} is better; a line that gets there further left needed fewer labels.",
-        f"Labels saved: take the best level that both a strategy and {table.against} reach on average, and count the "
-        "labels each needed for it, the start set included. A saving of 30 % means 70 labels do the work of 100.",
+        f"Labels saved: take {_level(table)}, and count the labels each needed for it on average, the start set "
+        "included. A saving of 30 % means 70 labels do the work of 100.",
         "The range in brackets is a 95 % interval: other seeds would give another number, and it says how different. "
         f"It resamples the seeds, the same for both, as each seed gives every strategy the same start. When it "
         f"contains 0, the runs do not tell the strategy from {table.against}.",
@@ -225,6 +227,14 @@ def _reading(table: Table) -> list[str]:
         "These numbers hold for this data, model and label budget. The strategy in the headline was chosen after "
         "looking, which flatters it a little; the list under it shows every strategy that was run.",
     ]
+
+
+def _level(table: Table) -> str:
+    if table.level == "common":
+        return f"the best level that both a strategy and {table.against} reach"
+    if table.level == "final":
+        return f"the best level a strategy reaches (where {table.against} never does, the saving is a lower bound)"
+    return f"the level {table.metric.text(table.level)}{table.metric.unit}"
 
 
 def _protocol(records: Sequence[Record], by_strategy: Mapping[str, Curves], table: Table) -> dict[str, str]:

@@ -12,7 +12,7 @@ STYLE = """
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0; background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
 .over { margin: 0 0 .4rem; color: var(--muted); font-size: .9rem; }
 h1 { margin: 0 0 .75rem; font-size: clamp(1.6rem, 1.2rem + 2vw, 2.4rem); line-height: 1.18; text-wrap: balance;
   letter-spacing: -.015em; }
@@ -20,9 +20,8 @@ h2 { margin: 2.75rem 0 .75rem; font-size: 1.25rem; line-height: 1.3; }
 p { margin: 0 0 .9rem; max-width: 42rem; }
 .lead { font-size: 1.1rem; }
 .verdicts { list-style: none; margin: 1.25rem 0 0; padding: 0; border-top: 1px solid var(--rule); }
-.verdicts li { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; column-gap: 1rem;
-  padding: .7rem 0; border-bottom: 1px solid var(--rule); }
-.verdicts b { max-width: 14rem; }
+.verdicts li { display: grid; grid-template-columns: 9rem 1fr; column-gap: 1rem; padding: .7rem 0;
+  border-bottom: 1px solid var(--rule); }
 .verdicts .good { color: var(--good); }
 .verdicts .bad { color: var(--bad); }
 .verdicts small { grid-column: 2; color: var(--muted); font-size: .9rem; }
@@ -31,14 +30,16 @@ figure svg { display: block; height: auto; overflow: visible; }
 figure svg text { font-family: inherit !important; }
 figcaption, .note { color: var(--muted); font-size: .9rem; margin-top: .6rem; max-width: 46rem; }
 .narrow { display: none; }
-@media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; } .wide { display: none; } .narrow { display: block; }
+@media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; }
+  .wide { display: none; } .narrow { display: block; }
   .verdicts li { grid-template-columns: 1fr; } .verdicts small { grid-column: 1; } }
 .box { overflow-x: auto; border: 1px solid var(--rule); border-radius: .5rem; overflow-wrap: normal; }
 .box:focus-visible, summary:focus-visible { outline: 3px solid var(--line-0); outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .5rem .8rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); }
+th, td { padding: .5rem .65rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); }
 tbody tr:last-child > * { border-bottom: 0; }
-thead th { white-space: normal; min-width: 5.2rem; background: var(--panel); color: var(--muted); font-weight: 600; vertical-align: bottom; }
+thead th { white-space: normal; min-width: 5rem;
+  background: var(--panel); color: var(--muted); font-weight: 600; vertical-align: bottom; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); max-width: 12rem;
   overflow: hidden; text-overflow: ellipsis; }
 thead th:first-child { background: var(--panel); }

@@ -49,6 +49,7 @@ class Table:
     counts: tuple[int, ...]
     spread: Spread
     against: str
+    level: Level  # at which labels saved are counted
     rows: tuple[Row, ...]
 
 
@@ -85,7 +86,7 @@ def summarise(
                 verdict=_verdict(name, against, saved, against in by_strategy),
             )
         )
-    return Table(next(iter(by_strategy.values())).metric, chosen, spread, against, tuple(rows))
+    return Table(next(iter(by_strategy.values())).metric, chosen, spread, against, level, tuple(rows))
 
 
 def default_counts(by_strategy: dict[str, Curves], number: int = 4) -> tuple[int, ...]:
@@ -105,7 +106,7 @@ def header(table: Table) -> list[str]:
         "strategy",
         *(f"{table.metric.name}{unit} at {count}" for count in table.counts),
         f"area{unit}",
-        "selection s per round",
+        "seconds per selection",
         "labels saved",
         "verdict",
     ]

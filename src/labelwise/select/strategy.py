@@ -37,6 +37,9 @@ class Strategy(ABC):
     weighted: ClassVar[bool] = False  # whether Selection.weights are more than ones
     cold: ClassVar[bool] = False  # whether it can choose before any row is labelled
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         """k distinct rows of `pool`. `labelled` holds the rows already labelled, with the signals in needs.labelled.

@@ -1,1 +1,20 @@
-"""train"""
+"""Training: what is learnt from the labelled rows, by torch models and scikit-learn classifiers."""
+
+from labelwise.train.evaluate import evaluate
+from labelwise.train.fit import Fit, Learner
+from labelwise.train.learner import learner
+from labelwise.train.objective import Mean, Objective, Weighted
+from labelwise.train.sklearn_learner import SklearnLearner
+from labelwise.train.torch_learner import TorchLearner
+
+__all__ = [
+    "Fit",
+    "Learner",
+    "Mean",
+    "Objective",
+    "SklearnLearner",
+    "TorchLearner",
+    "Weighted",
+    "evaluate",
+    "learner",
+]

@@ -1,0 +1,153 @@
+"""Measure every strategy beside the plain form and beside peers, each case in its own process; write a table.
+
+    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--peers DIR] [--limit 120] [--out FILE]
+
+Ours, plain and peers of a case run one after the other on the same inputs, ours again after each of them, so that a
+ratio compares what the machine did in the same minutes. See benchmarks/README.md for what each column means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import peers
+import table
+from shapes import Case, full_cases, quick_cases, write_inputs
+
+from labelwise import strategies
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "docs" / "results" / "selection.md"
+PLAIN_TWICE = 20.0  # a plain run shorter than this is made twice, around ours
+GRACE = 60.0  # seconds a process may use beside what is measured: imports, loading, its last step
+LONGEST = 900.0
+
+Answer = dict[str, Any]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the cases asked for and write the table; 1 when ours or plain failed somewhere."""
+    options = _options(arguments)
+    cases = quick_cases() if options.quick else full_cases()
+    if options.only:
+        unknown = set(options.only) - set(strategies.names())
+        if unknown:
+            print(f"there is no strategy {', '.join(sorted(unknown))}; there are: {', '.join(strategies.names())}")
+            return 2
+        cases = [case for case in cases if case.strategy in options.only]
+    missing = [name for name in strategies.names() if name not in {case.strategy for case in cases}]
+    rates = [_rates(options.quick)]
+    results = [_measure(case, options) for case in cases]
+    if not options.quick:
+        rates.append(_rates(options.quick))
+    fastest = {name: max(rate[name] for rate in rates) for name in rates[0]}
+    text = table.page(results, fastest, _command(arguments), options, [] if options.only else missing)
+    out = options.out or (None if options.quick or options.only else RESULTS)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)
+    print(text)
+    return 1 if any("stopped" in result[who] for result in results for who in ("ours", "plain")) else 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Time and memory of every strategy, beside plain and peers.")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, for a look at the machinery")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="strategies, separated by commas")
+    parser.add_argument("--peers", type=Path, default=peers.DEFAULT, help="environment of the peers (peers.py setup)")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds a peer may take")
+    parser.add_argument("--out", type=Path, help="Markdown file; docs/results/selection.md for a full run")
+    return parser.parse_args(arguments)
+
+
+def _command(arguments: list[str] | None) -> str:
+    return " ".join(["python benchmarks/selection.py", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _rates(quick: bool) -> Answer:
+    with tempfile.TemporaryDirectory() as folder:
+        return _process(sys.executable, "rates", {"scale": 0.1 if quick else 1.0}, Path(folder), LONGEST)
+
+
+def _measure(case: Case, options: argparse.Namespace) -> Answer:
+    """Ours, plain, ours, (plain,) each peer with ours after it."""
+    repeats = 1 if options.quick else 3
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_inputs(case, folder)
+        common = {"case": case.to_json(), "inputs": name, "limit": options.limit, "repeats": repeats}
+
+        def ours(count: bool = False) -> Answer:
+            return _process(sys.executable, "ours", {**common, "count": count}, folder, LONGEST)
+
+        def plain() -> Answer:
+            return _process(sys.executable, "plain", {**common, "first": first, "repeats": 1}, folder, LONGEST)
+
+        mine = [ours(count=True)]
+        first = mine[0].get("picks", [0])[0]
+        theirs = [plain()]
+        if not options.quick:
+            mine.append(ours())
+            if theirs[0].get("best", PLAIN_TWICE) < PLAIN_TWICE:
+                theirs += [plain(), plain()]
+        beside = {}
+        for peer in case.peers:
+            beside[peer] = _peer(peer, common, folder, options)
+            if "walls" in beside[peer] and not options.quick:
+                mine.append(ours())
+    result = {"case": case, "ours": _merge(mine), "plain": _merge(theirs), "peers": beside}
+    print(table.progress(result), file=sys.stderr, flush=True)
+    return result
+
+
+def _peer(name: str, common: Answer, folder: Path, options: argparse.Namespace) -> Answer:
+    python = peers.python_of(options.peers)
+    if not Path(python).exists():
+        return {"stopped": "not installed: run `python benchmarks/peers.py setup`", "version": ""}
+    return _process(python, name, common, folder, options.limit + GRACE)
+
+
+def _merge(answers: list[Answer]) -> Answer:
+    """Several processes that measured the same thing, as one answer; the first one's picks and counts."""
+    stopped = [answer for answer in answers if "stopped" in answer]
+    if stopped:
+        return stopped[0]
+    scale = answers[0].get("scale", 1)
+    walls = [wall * scale for answer in answers for wall in answer["walls"]]
+    return answers[0] | {
+        "best": min(walls),
+        "median": statistics.median(walls),
+        "cpu": statistics.median(answer["cpu"] for answer in answers),
+        "extra_mb": max(answer["extra_mb"] for answer in answers),
+        "runs": len(walls),
+    }
+
+
+def _process(python: str, who: str, task: Answer, folder: Path, seconds: float) -> Answer:
+    """The answer of measure.py in a process of its own; a process that fails says why in `stopped`."""
+    file, answer = folder / "task.json", folder / "answer.json"
+    file.write_text(json.dumps(task))
+    answer.unlink(missing_ok=True)
+    command = [python, str(HERE / "measure.py"), who, str(file)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"stopped": f"> {seconds:g} s", "at_least": seconds}
+    if done.returncode == 0 and answer.exists():
+        found: Answer = json.loads(answer.read_text())
+        return found
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    how = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+    return {"stopped": f"{how}: {last}"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

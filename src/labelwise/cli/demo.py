@@ -1,0 +1,156 @@
+"""`labelwise demo`: the main job on the handwritten digits that come with scikit-learn. No download."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from labelwise.bench.compare import Comparison
+    from labelwise.report.record import Record
+
+RECIPES = "random,margin,badge,typiclust+margin"
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def demo(
+    out: Path = typer.Option(Path("labelwise-demo"), help="Folder for the page, the picture and the records."),
+    seeds: int = typer.Option(5, min=1, help="Runs of each recipe, each from its own first labels."),
+    recipes: str = typer.Option(RECIPES, help="What to compare, by name, with commas; random is always among them."),
+    k: int = typer.Option(10, "-k", min=1, help="Labels of each round."),
+    rounds: int = typer.Option(12, min=1, help="Rounds after the first labels."),
+) -> None:
+    """Compare ways of choosing labels on 1,797 handwritten digits, with a live display and a page of results."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from labelwise.bench.compare import Comparison
+
+    names = ["random", *(one.strip() for one in recipes.split(",") if one.strip() not in ("", "random"))]
+    plan = Comparison(tuple(dict.fromkeys(names)), tuple(range(seeds)), start=10, k=k, n=rounds)
+    console = Console()
+    console.print(
+        f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {seeds} seeds each, "
+        f"{plan.start} to {plan.start + plan.n * plan.k} labels."
+    )
+    records: list[Record] = []
+    stopped = False
+    with Live(_display(plan, records), console=console, refresh_per_second=4) as live:
+        try:
+            for record in _records(plan):
+                records.append(record)
+                live.update(_display(plan, records))
+        except KeyboardInterrupt:
+            stopped = True
+    _finish(plan, records, out, console, stopped)
+
+
+def _records(plan: Comparison) -> Any:
+    import torch
+
+    from labelwise.bench.compare import compare
+    from labelwise.bench.data import load
+    from labelwise.bench.networks import mlp
+    from labelwise.train import TorchLearner
+
+    torch.set_num_threads(1)  # products this small are faster on one thread
+    data = load("digits")
+    return compare(plan, data, lambda: TorchLearner(mlp(64, 10)), "mlp")
+
+
+def _display(plan: Comparison, records: list[Record]) -> RenderableType:
+    """How far it is, and the curves so far: mean test accuracy of each recipe from the first to the last label."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    done, total = len(records), plan.records
+    head = Table.grid(padding=(0, 1))
+    what = f"{records[-1].strategy}, seed {records[-1].seed}" if records else "starting"
+    head.add_row(ProgressBar(total=total, completed=done, width=40), f"{done}/{total}", f"[dim]{what}[/]")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("recipe")
+    table.add_column(f"test accuracy, {plan.start} to {plan.start + plan.n * plan.k} labels")
+    table.add_column("last", justify="right")
+    table.add_column("seeds", justify="right")
+    means = {recipe: _means(plan, records, recipe) for recipe in plan.recipes}
+    values = [value for curve in means.values() for value in curve]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    for recipe, curve in means.items():
+        runs = {record.seed for record in records if record.strategy == recipe}
+        last = f"{curve[-1]:.1%}" if curve else ""
+        table.add_row(recipe, Text(_bars(curve, low, high), style="cyan"), last, str(len(runs)) if runs else "")
+    return Group(head, table)
+
+
+def _means(plan: Comparison, records: list[Record], recipe: str) -> list[float]:
+    """Mean accuracy at each label count over the seeds that got there."""
+    by_round: dict[int, list[float]] = {}
+    for record in records:
+        if record.strategy == recipe:
+            by_round.setdefault(record.round, []).append(record.metrics["accuracy"])
+    return [sum(by_round[r]) / len(by_round[r]) for r in range(plan.n + 1) if r in by_round]
+
+
+def _bars(values: list[float], low: float, high: float) -> str:
+    span = (high - low) or 1.0
+    return "".join(BARS[1 + round((value - low) / span * (len(BARS) - 2))] * 3 for value in values)
+
+
+def _finish(plan: Comparison, records: list[Record], out: Path, console: Console, stopped: bool) -> None:
+    """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
+    from labelwise.report import csv_text, learning_curves, png, summarise, write, write_page
+    from labelwise.report.atomic import write_pieces, write_text
+    from labelwise.report.curves import finished
+
+    if stopped:
+        records = finished(records)
+        if not records:
+            console.print("[yellow]Stopped before the first seed was done for every recipe; nothing was written.[/]")
+            raise typer.Exit(130)
+        console.print(f"[yellow]Stopped.[/] Reporting the {len({r.seed for r in records})} seeds that were finished.")
+    command = "labelwise " + shlex.join(sys.argv[1:])
+    table = summarise(records)
+    console.print(_table(table))
+    write(out / "records.jsonl", records)
+    write_page(out / "report.html", records, title="Handwritten digits: which labels to buy", command=command)
+    write_pieces(out / "curves.png", [png(learning_curves(records))])
+    write_text(out / "table.csv", csv_text(table))
+    console.print("[bold]Written[/]")
+    for name, what in (
+        ("report.html", "the page: curves, table, how to read it"),
+        ("curves.png", "the picture"),
+        ("table.csv", "the table"),
+        ("records.jsonl", "every round of every run"),
+    ):
+        console.print(f"  {out / name}  [dim]{what}[/]", highlight=False, soft_wrap=True)
+    console.print("[bold]Next[/]")
+    for line, what in (
+        ("labelwise strategies", "what each needs, costs and cites"),
+        ("labelwise demo --recipes entropy,kcenter,probcover+badge --seeds 10", "another comparison"),
+        ("labelwise select --help", "choose rows from your own probabilities and embeddings"),
+    ):
+        console.print(f"  {line}  [dim]{what}[/]", highlight=False, soft_wrap=True)
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _table(table: Any) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+
+    from labelwise.report import cells, header
+
+    shown = Table(box=box.SIMPLE, pad_edge=False)
+    for title in header(table):
+        shown.add_column(title, overflow="fold")
+    for row in cells(table):
+        shown.add_row(*row)
+    return shown

@@ -1,0 +1,93 @@
+"""`labelwise select`: arrays in files in, picks out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from labelwise.select import Selection
+
+_FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
+
+
+def select(
+    strategy: str = typer.Option(..., "--strategy", "-s", help="Its name; `labelwise strategies` lists them."),
+    k: int = typer.Option(..., "-k", help="How many rows to choose."),
+    probs: str = typer.Option(None, metavar="FILE", help=f"Class probabilities (N, C): {_FILE}."),
+    label_probs: str = typer.Option(None, metavar="FILE", help="Calibrated class probabilities (N, C)."),
+    embedding: str = typer.Option(None, metavar="FILE", help="Embeddings or features (N, D)."),
+    ids: str = typer.Option(None, metavar="FILE", help="Names of the rows, distinct integers (N,); default 0..N-1."),
+    labelled_probs: str = typer.Option(None, metavar="FILE", help="Class probabilities of the labelled rows."),
+    labelled_embedding: str = typer.Option(None, metavar="FILE", help="Embeddings of the labelled rows."),
+    seed: int = typer.Option(0, help="The only source of chance."),
+    out: Path = typer.Option(None, metavar="FILE", help="Where to write the picks: .csv, .json or .npy (ids only). "
+                             "Without it they are printed as CSV."),
+) -> None:
+    """Choose the rows worth labelling next from arrays in files. Files in .npy form are mapped, not read into memory.
+
+    [bold]labelwise select --strategy badge -k 100 --probs p.npy --embedding h.npy --out picks.csv[/]
+    """
+    from labelwise.cli.files import read_array
+    from labelwise.errors import ArgumentError
+
+    if out is not None and out.suffix not in (".csv", ".json", ".npy"):
+        raise ArgumentError(f"--out {out}: expected a name ending in .csv, .json or .npy")
+    files = {"probs": probs, "label_probs": label_probs, "embedding": embedding, "ids": ids}
+    behind = {"probs": labelled_probs, "embedding": labelled_embedding}
+    arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
+    labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
+
+    from labelwise.arrays import select as choose
+
+    picks = choose(
+        strategy,
+        k,
+        probs=arrays.get("probs"),
+        label_probs=arrays.get("label_probs"),
+        embedding=arrays.get("embedding"),
+        ids=arrays.get("ids"),
+        labelled=labelled or None,
+        seed=seed,
+    )
+    if out is None:
+        typer.echo(_csv(picks), nl=False)
+        return
+    _write(out, picks)
+    typer.echo(f"{len(picks)} rows chosen by {strategy} -> {out}", err=True)
+    for name, value in picks.notes.items():
+        typer.echo(f"  {name}: {value}", err=True)
+
+
+def _write(out: Path, picks: Selection) -> None:
+    from labelwise.report.atomic import write_pieces
+
+    if out.suffix == ".npy":
+        import numpy as np
+
+        buffer = io.BytesIO()
+        np.save(buffer, picks.ids)
+        write_pieces(out, [buffer.getvalue()])
+    elif out.suffix == ".json":
+        content = {
+            "ids": picks.ids.tolist(),
+            "weights": picks.weights.tolist(),
+            "scores": picks.scores.tolist(),
+            "notes": dict(picks.notes),
+        }
+        write_pieces(out, [json.dumps(content, indent=1).encode()])
+    else:
+        write_pieces(out, [_csv(picks).encode()])
+
+
+def _csv(picks: Selection) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["id", "score", "weight"])
+    table.writerows(zip(picks.ids.tolist(), picks.scores.tolist(), picks.weights.tolist()))
+    return text.getvalue()

@@ -1,0 +1,83 @@
+"""Oracle: whoever answers what the label of a row is. Anything that can be called with ids and gives labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, LabelError, RowError
+from labelwise.pool import Pool
+
+Oracle = Callable[[np.ndarray], Any]
+
+
+class Known:
+    """An oracle that knows the labels beforehand: simulations and benchmarks.
+
+    >>> Known([5, 7], [1, 0])(np.array([7, 5]))
+    array([0, 1])
+    """
+
+    def __init__(self, ids: Any, labels: Any):
+        self._labels = {int(row): label for row, label in zip(np.asarray(ids), _listed(labels), strict=True)}
+
+    def __call__(self, ids: np.ndarray) -> np.ndarray:
+        missing = [int(row) for row in ids if int(row) not in self._labels]
+        if missing:
+            raise RowError(f"no label is known for row id {missing[0]} ({len(missing)} such rows of {len(ids)} asked)")
+        return np.asarray([self._labels[int(row)] for row in ids])
+
+
+def oracle_of(answers: Any, pool: Pool) -> Oracle:
+    """What the user passed as oracle: a callable is one; an array holds one label for each row of the pool, in order.
+
+    None stands for the labels that came with the pool (class folders, a label column).
+    """
+    if callable(answers):
+        return answers
+    if answers is None:
+        if pool.labels is None:
+            raise ArgumentError(
+                "no oracle was given and the pool came without labels; pass an array with one label for each row, "
+                "or a function that takes ids and returns their labels"
+            )
+        answers = pool.labels
+    labels = _listed(answers)
+    if len(labels) != len(pool):
+        raise LabelError(f"the oracle must hold one label for each of the {len(pool)} rows, found {len(labels)} labels")
+    return Known(pool.ids, labels)
+
+
+def class_numbers(labels: Any, classes: Sequence[str] | int | None) -> list[int]:
+    """Labels as class numbers: names are looked up in `classes`, numbers are checked against how many there are."""
+    names = None if classes is None or isinstance(classes, int) else list(classes)
+    count = classes if isinstance(classes, int) else len(names) if names is not None else None
+    numbers = []
+    for position, label in enumerate(_listed(labels)):
+        if isinstance(label, str):
+            if names is None:
+                raise LabelError(f"label {label!r} is a name, but the names of the classes are not known; pass classes=")
+            if label not in names:
+                raise LabelError(f"label {label!r} (entry {position}) is none of the classes {', '.join(names)}")
+            numbers.append(names.index(label))
+            continue
+        if isinstance(label, bool) or not isinstance(label, int | float) or not float(label).is_integer():
+            raise LabelError(f"label {label!r} (entry {position}) is not a class number or a class name")
+        if label < 0 or (count is not None and label >= count):
+            there = f"0..{count - 1}" if count is not None else "0, 1, 2 ..."
+            raise LabelError(f"label {label} (entry {position}) is outside the classes {there}")
+        numbers.append(int(label))
+    return numbers
+
+
+def _listed(values: Any) -> list[Any]:
+    """Python values of an array, a tensor or a sequence."""
+    if isinstance(values, Tensor):
+        return list(values.detach().cpu().tolist())
+    if isinstance(values, np.ndarray):
+        return list(values.tolist())
+    return [value.item() if isinstance(value, np.generic | torch.Tensor) else value for value in values]

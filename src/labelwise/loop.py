@@ -1,0 +1,169 @@
+"""The road, top to bottom: pool, signals, shards, selection, labels, training, record; again, n times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, BudgetError, RowError
+from labelwise.keys import Key
+from labelwise.label import oracle_of
+from labelwise.label.oracle import Oracle, class_numbers
+from labelwise.pool import Pool
+from labelwise.recipes import Recipe
+from labelwise.report.environment import environment, peak_mb
+from labelwise.report.record import Record
+from labelwise.select import Selection, Strategy
+from labelwise.select.arrays import key_of
+from labelwise.session import Session
+from labelwise.train import evaluate
+
+
+def rounds(
+    pool: Any,
+    oracle: Any,
+    learner: Any,
+    recipe: str | Strategy | Recipe = "badge",
+    k: int = 100,
+    n: int = 10,
+    *,
+    start: int | None = None,
+    test: float | tuple[Any, Any] | None = 0.2,
+    classes: int | Sequence[str] | None = None,
+    seed: int = 0,
+    spill: str | Path | None = None,
+    batch: int = 256,
+    name: str = "",
+) -> Iterator[Record]:
+    """Label a first batch, then n times: train, measure, choose k rows, label them; at last train and measure again.
+
+    Two runs with the same seed start from the same first batch, the same test rows and the same initial weights,
+    whatever their recipes, as long as those do not choose the first batch themselves.
+
+    Args:
+        pool: a Pool, or whatever `Pool.of` takes.
+        oracle: an array with one label for each row of the pool, a function from ids to labels, or None for the
+            labels that came with the pool.
+        learner: a torch module or a function that makes one, a scikit-learn classifier, or a Learner.
+        recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe.
+        k: rows labelled in each round.
+        n: how many rounds.
+        start: rows of the first batch; k if not given.
+        test: (inputs, labels) to measure on, or the share of the pool to set aside for that (its labels are asked of
+            the oracle too and are not counted), or None to measure nothing.
+        classes: how many classes there are, or their names.
+        seed: the only source of chance.
+        spill: a folder for mapped files, for pools larger than memory.
+        batch: rows of one forward pass.
+        name: what the run is called in its records.
+
+    Returns:
+        An iterator of n + 1 records. Arguments are checked when this is called, before the first record.
+    """
+    source = pool if isinstance(pool, Pool) else Pool.of(pool)
+    answers = oracle_of(oracle, source)
+    key = key_of(seed)
+    classes = classes if classes is not None else _known_classes(source, oracle)
+    held, source = _test_rows(test, source, answers, key.fold("test"))
+    first = k if start is None else start
+    _check_plan(first, k, n, len(source))
+    session = Session(source, learner, recipe, classes=classes, seed=seed, spill=spill, batch=batch)
+    return _run(session, answers, held, first, k, n, name or f"{session.recipe.name}/{seed}")
+
+
+def _run(
+    session: Session, oracle: Oracle, held: tuple[Pool, Any] | None, first: int, k: int, n: int, name: str
+) -> Iterator[Record]:
+    picks = session.ask(first)
+    session.tell(picks.ids, oracle(picks.ids))
+    for number in range(n + 1):
+        session.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
+        labels = len(session.labelled)
+        metrics, trained = _measure(session, held)
+        last = number == n
+        picks = Selection(np.empty(0), np.empty(0), np.empty(0)) if last else session.ask(k)
+        yield Record(
+            run=name,
+            strategy=session.recipe.name,
+            seed=session.seed,
+            round=number,
+            labels=labels,
+            metrics=metrics,
+            select_seconds=session.seconds["select"],
+            train_seconds=trained,
+            read_seconds=session.seconds["read"],
+            peak_mb=peak_mb(),
+            picked=picks.ids.tolist(),
+            notes={"selection": dict(picks.notes), "training": dict(session.fit().notes) if session.learner else {}},
+            environment={**environment(), "seed": str(session.seed)},
+        )
+        if not last:
+            session.tell(picks.ids, oracle(picks.ids))
+
+
+def _measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:
+    """Metrics of the model on the test rows, and the seconds it took to train."""
+    if session.learner is None:
+        return {}, 0.0
+    began = time.perf_counter()
+    fit = session.fit()
+    trained = time.perf_counter() - began
+    if held is None:
+        return {}, trained
+    rows, labels = held
+    return evaluate(fit.reader, rows, rows.ids, torch.tensor(class_numbers(labels, session.classes))), trained
+
+
+def _test_rows(
+    test: float | tuple[Any, Any] | None, pool: Pool, oracle: Oracle, key: Key
+) -> tuple[tuple[Pool, Any] | None, Pool]:
+    """The rows to measure on with their labels, and what is left of the pool to choose from."""
+    if test is None:
+        return None, pool
+    if isinstance(test, tuple):
+        rows, labels = test
+        rows = rows if isinstance(rows, Pool) else Pool.of(rows)
+        if len(rows) != len(labels):
+            raise RowError(f"test must hold one label for each row, found {len(rows)} rows and {len(labels)} labels")
+        return (rows, labels), pool
+    if not 0 < test < 1:
+        raise ArgumentError(f"test must be a share above 0 and below 1, (inputs, labels) or None; found {test!r}")
+    aside = max(1, round(test * len(pool)))
+    order = key.uniform(pool.ids).argsort()
+    held: Tensor = pool.ids[order[:aside]].sort().values
+    if aside >= len(pool):
+        raise BudgetError(f"a pool of {len(pool)} rows is too small to set a share of {test} aside; pass test=None")
+    left = pool.subset(pool.ids[~torch.isin(pool.ids, held)])
+    return (pool.subset(held), oracle(held.numpy())), left
+
+
+def _known_classes(pool: Pool, oracle: Any) -> int | tuple[str, ...] | None:
+    """The classes, where labels of all rows are at hand: a class may not have been drawn yet."""
+    if pool.classes is not None:
+        return pool.classes
+    if oracle is None or callable(oracle):
+        labels = pool.labels
+        return None if labels is None or labels.is_floating_point() else int(labels.max()) + 1
+    values = np.asarray(oracle)
+    if values.dtype.kind in "US":
+        return tuple(sorted({str(value) for value in values}))
+    return int(values.max()) + 1 if values.dtype.kind in "iu" and values.size else None
+
+
+def _check_plan(first: int, k: int, n: int, rows: int) -> None:
+    """Raise before any label is asked for when the plan cannot be carried out."""
+    for what, value, least in (("k", k, 1), ("start", first, 1), ("n", n, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise BudgetError(f"{what} must be a whole number of at least {least}, found {value!r}")
+    if first + n * k > rows:
+        raise BudgetError(
+            f"{first} first labels and {n} rounds of {k} are {first + n * k} labels, but only {rows} rows are free; "
+            "take fewer rounds, a smaller k or a smaller test share"
+        )
+

@@ -1,0 +1,34 @@
+"""What a run ran on: versions, device and threads, as they go into its records."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+import sys
+
+import torch
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """Versions of what computes, the device and the number of threads."""
+    found = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    for package in ("labelwise", "torch", "numpy", "scikit-learn"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU"
+    found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def peak_mb() -> float:
+    """The most memory this process has held so far, in MB; 0 where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

@@ -1,0 +1,248 @@
+"""Session: ask which rows to label, tell the answers. The state is the ledger of answers; the rest is computed.
+
+The seed is split by purpose: "start" for the first batch, "train" for each fit (weights and order of data), "select"
+for each later batch. Fit and picks depend on the answers given so far and on nothing else, not even on the order in
+which they came, so a session that is loaded in a new process goes on with the same picks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise import recipes, store
+from labelwise.errors import LabelError, NeedError, RowError
+from labelwise.label.oracle import class_numbers
+from labelwise.pool import Ledger, Pool
+from labelwise.recipes import Recipe
+from labelwise.select import Selection, Strategy
+from labelwise.select.arrays import check_budget, key_of
+from labelwise.shards import Shards, place
+from labelwise.signals.read import read
+from labelwise.signals.spec import Features, Signal, stored
+from labelwise.train import Fit
+from labelwise.train import learner as learner_of
+
+
+class Session:
+    """Active learning for people who own the loop.
+
+    >>> import labelwise as lw
+    >>> X = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> al = lw.Session(X, LogisticRegression(), "margin", classes=2, seed=0)
+    >>> for _ in range(3):
+    ...     picks = al.ask(5)
+    ...     al.tell(picks.ids, (X[picks.ids, 0] > 0).astype(int))
+    >>> len(al.labelled)
+    15
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        learner: Any = None,
+        recipe: str | Strategy | Recipe = "badge",
+        *,
+        classes: int | Sequence[str] | None = None,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        spill: str | Path | None = None,
+        batch: int = 256,
+    ):
+        """Start a session.
+
+        Args:
+            pool: a Pool, or whatever `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
+            learner: a torch module or a function that makes one, a scikit-learn classifier, or a Learner. Not needed
+                by strategies that ask no model.
+            recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe.
+            classes: how many classes there are, or their names. Taken from the pool when it knows.
+            seed: the only source of chance.
+            folder: where to keep the session. Each answer is on disk before `tell` returns; `Session.load` goes on
+                from there. It must not hold a session yet.
+            spill: a folder for mapped files that hold the signals of the pool, for pools larger than memory.
+            batch: rows of one forward pass.
+        """
+        self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
+        self.recipe = recipes.get(recipe)
+        self.learner = None if learner is None else learner_of(learner)
+        self.classes = _classes(classes, self.pool)
+        self.seed = seed
+        self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}  # of the last ask
+        self._key = key_of(seed)
+        self._spill = None if spill is None else Path(spill)
+        self._batch = batch
+        self._fit: tuple[int, Fit] | None = None  # with the number of answers it was trained on
+        self._asked: dict[int, float] = {}  # weight of each row of the last ask
+        self.folder = None if folder is None else Path(folder)
+        if self.folder is None:
+            self.ledger = Ledger()
+        else:
+            self.ledger = store.create(self.folder, self._settings())
+        self._round = 0
+
+    @staticmethod
+    def load(folder: str | Path, pool: Any, learner: Any = None, recipe: str | Strategy | Recipe | None = None) -> Session:
+        """Go on with a session kept in `folder`, on the same pool. `recipe` only where it is a class of your own."""
+        stored_settings = store.settings(Path(folder))
+        session = Session(
+            pool,
+            learner,
+            recipe if recipe is not None else store.recipe_of(Path(folder), stored_settings),
+            classes=stored_settings["classes"],
+            seed=stored_settings["seed"],
+            batch=stored_settings["batch"],
+        )
+        session.folder = Path(folder)
+        store.check(session.folder, stored_settings, session._settings())
+        session.ledger = store.ledger(session.folder)
+        session._round = session._next_round()
+        if session.learner is not None:
+            session._fit = store.load_fit(session.folder, session.learner)
+        return session
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """Ids of the rows that have an answer."""
+        return self.ledger.labelled.numpy()
+
+    @property
+    def free(self) -> np.ndarray:
+        """Ids of the rows that have none."""
+        return self.ledger.free(self.pool.ids).numpy()
+
+    @property
+    def round(self) -> int:
+        """The number of the round that answers told now belong to; the first is 0."""
+        return self._round
+
+    def ask(self, k: int) -> Selection:
+        """k rows worth labelling next, after training on all answers so far. Asked again, it answers the same."""
+        free = self.ledger.free(self.pool.ids)
+        check_budget(k, len(free))
+        self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
+        done = self.ledger.labelled
+        strategy = self.recipe.strategy if len(done) else self.recipe.start
+        key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")
+        pool = self._shards(free, strategy.needs.pool, "pool")
+        labelled = self._shards(done.sort().values, strategy.needs.labelled, "labelled")
+        began = time.perf_counter()
+        picks = strategy.select(pool, labelled, k, key)
+        self.seconds["select"] = time.perf_counter() - began
+        self._asked = dict(zip(picks.ids.tolist(), picks.weights.tolist()))
+        self._round = self._next_round()
+        return picks
+
+    def tell(self, ids: Any, labels: Any) -> None:
+        """Record answers: class numbers, or names where the classes have names. All of them or, on an error, none.
+
+        Any row of the pool may be told, asked for or not; telling a row again corrects its label. With a folder, the
+        answers are on disk when this returns.
+        """
+        rows = _ids(ids)
+        numbers = class_numbers(labels, self.classes)
+        if len(rows) != len(numbers):
+            raise LabelError(f"one label for each id was expected, found {len(rows)} ids and {len(numbers)} labels")
+        known = torch.isin(torch.tensor(rows, dtype=torch.int64), self.pool.ids)
+        if not bool(known.all()):
+            bad = rows[int((~known).nonzero()[0])]
+            raise RowError(f"row id {bad} is not in the pool of {len(self.pool)} rows; nothing was recorded")
+        if not rows:
+            return
+        weights = [self._asked.get(row, 1.0) for row in rows]
+        self.ledger.add(self._round, rows, numbers, weights, self.recipe.name)
+
+    def fit(self) -> Fit:
+        """The model trained on all answers so far."""
+        done = len(self.ledger.labelled)
+        if self._fit is not None and self._fit[0] == self._answers():
+            return self._fit[1]
+        if self.learner is None:
+            raise NeedError(
+                f"recipe {self.recipe.name!r} asks a model, but the session has no learner; pass a torch module, a "
+                "scikit-learn classifier or a Learner"
+            )
+        if not done:
+            raise LabelError("there is no answer to train on yet; tell some labels first")
+        began = time.perf_counter()
+        order = self.ledger.labelled.argsort()
+        fit = self.learner.fit(
+            self.pool,
+            self.ledger.labelled[order],
+            self.ledger.labels[order],
+            weights=self.ledger.weights[order],
+            classes=self._class_count(),
+            key=self._key.fold("train", done),
+            previous=self._fit[1] if self._fit is not None else None,
+        )
+        self.seconds["train"] += time.perf_counter() - began
+        self._fit = (self._answers(), fit)
+        if self.folder is not None:
+            store.save_fit(self.folder, self._fit)
+        return fit
+
+    def _answers(self) -> int:
+        """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
+        return sum(len(entry.ids) for entry in self.ledger)
+
+    def _shards(self, ids: Tensor, signals: tuple[Signal, ...], name: str) -> Shards:
+        """The signals of these rows, read in one sweep."""
+        if not len(ids):
+            return Shards([])
+        wanted = stored(signals)
+        reader = self.fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
+        began = time.perf_counter()
+        where = None if self._spill is None else self._spill / name
+        shards = place(read(reader, self.pool, ids, wanted, self._batch), len(ids), where)
+        self.seconds["read"] += time.perf_counter() - began
+        return shards
+
+    def _next_round(self) -> int:
+        return max((entry.round + 1 for entry in self.ledger), default=0)
+
+    def _class_count(self) -> int:
+        if self.classes is None:
+            return max(2, int(self.ledger.labels.max()) + 1)
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+    def _settings(self) -> dict[str, Any]:
+        """What has to be the same for a stored session to go on."""
+        return {
+            "recipe": self.recipe.settings(),
+            "seed": int(self.seed),
+            "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),
+            "batch": self._batch,
+            "rows": len(self.pool),
+            "pool": self.pool.fingerprint(),
+        }
+
+
+def _classes(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[str, ...] | None:
+    if classes is None:
+        return pool.classes
+    if isinstance(classes, int):
+        if classes < 1:
+            raise LabelError(f"classes must be at least 1, found {classes}")
+        return classes
+    names = tuple(str(name) for name in classes)
+    if len(set(names)) != len(names):
+        raise LabelError(f"the names of the classes must differ, found {', '.join(names)}")
+    return names
+
+
+def _ids(ids: Any) -> list[int]:
+    """Distinct whole numbers."""
+    rows = np.asarray(ids).reshape(-1)
+    if len(rows) and rows.dtype.kind not in "iu":
+        raise RowError(f"ids must be whole numbers, found {rows[:3].tolist()}")
+    unique, counts = np.unique(rows, return_counts=True)
+    if len(unique) != len(rows):
+        raise RowError(f"id {int(unique[counts > 1][0])} is told twice in one call; nothing was recorded")
+    return [int(row) for row in rows]

@@ -1,0 +1,94 @@
+"""Temperature scaling: the one number T for which softmax(logits / T) fits labels best, and how well it fits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, LabelError, NumericsError
+
+COLDEST, HOTTEST = 0.05, 20.0
+_STEPS = 200  # bisection alone needs 60 for the whole range; Newton takes about 6
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The T in [0.05, 20] that minimises the mean negative log-likelihood of softmax(logits / T), in float64.
+
+    With b = 1 / T the loss is convex in b: its slope is mean(E_p[z] - z_y) and its curvature mean(Var_p[z]). Newton's
+    step is taken while it stays between the two b known to be on either side, else their middle. The answer is an
+    edge of the range (see `at_edge`) when the loss still falls there, as it does when every row is classified right;
+    it is 1 when all logits of each row are equal and no T is better than another.
+
+    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> round(fit_temperature(z, torch.tensor([0, 0, 0, 1])), 6)  # 2 / log 3: three of four are right
+    1.820478
+    """
+    z_NC, y_N = logits.detach().to(torch.float64), labels.to(logits.device, torch.int64)
+    _check(z_NC, y_N)
+    z_NC = z_NC - z_NC.gather(1, y_N[:, None])  # the loss is then logsumexp(b z)
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    slope_low, slope_high = _slope(z_NC, low)[0], _slope(z_NC, high)[0]
+    if slope_low >= 0 >= slope_high:
+        return 1.0
+    if slope_low >= 0:
+        return HOTTEST
+    if slope_high <= 0:
+        return COLDEST
+    b = 1.0
+    for _ in range(_STEPS):
+        slope, curvature = _slope(z_NC, b)
+        low, high = (b, high) if slope < 0 else (low, b)
+        newton = b - slope / curvature if curvature > 0 else low
+        new = newton if low < newton < high else (low + high) / 2
+        if abs(new - b) <= 1e-12 * b:
+            return 1 / new
+        b = new
+    return 1 / b
+
+
+def at_edge(temperature: float) -> bool:
+    """Whether `fit_temperature` ran into the end of its range: the labels do not determine a temperature."""
+    return temperature in (COLDEST, HOTTEST)
+
+
+def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
+    """The mean gap between confidence and accuracy, over equal bins of the confidence (the largest probability).
+
+    >>> p = torch.tensor([[0.75, 0.25]] * 4)
+    >>> expected_calibration_error(p, torch.tensor([0, 0, 0, 1])), expected_calibration_error(p, torch.tensor([0] * 4))
+    (0.0, 0.25)
+    """
+    if bins < 1:
+        raise ArgumentError(f"bins is at least 1, not {bins}.")
+    p_NC, y_N = probs.detach().to(torch.float64), labels.to(probs.device, torch.int64)
+    _check(p_NC, y_N)
+    sure_N, guess_N = p_NC.max(1)
+    bin_N = (sure_N * bins).ceil().long().clamp(1, bins) - 1  # bin j holds (j / bins, (j + 1) / bins]
+    gap_N = (guess_N == y_N).double() - sure_N
+    gap = torch.zeros(bins, dtype=torch.float64, device=p_NC.device).index_add_(0, bin_N, gap_N)
+    return float(gap.abs().sum() / len(p_NC))
+
+
+def _slope(z_NC: Tensor, b: float) -> tuple[float, float]:
+    """First and second derivative by b of the mean of logsumexp(b z)."""
+    p_NC = (b * z_NC).softmax(1)
+    mean_N1 = (p_NC * z_NC).sum(1, keepdim=True)
+    variance_N = (p_NC * (z_NC - mean_N1).square()).sum(1)
+    return float(mean_N1.mean()), float(variance_N.mean())
+
+
+def _check(values_NC: Tensor, labels_N: Tensor) -> None:
+    if values_NC.ndim != 2 or labels_N.ndim != 1 or len(values_NC) != len(labels_N) or not len(labels_N):
+        raise LabelError(
+            "one label for each row of an (N, C) array was expected, with at least one row; shapes "
+            f"{tuple(values_NC.shape)} and {tuple(labels_N.shape)} were found."
+        )
+    if not bool(torch.isfinite(values_NC).all()):
+        row = int((~torch.isfinite(values_NC).all(1)).nonzero()[0])
+        raise NumericsError(f"numbers to calibrate must be finite; row {row} of {len(values_NC)} is not.")
+    outside_N = (labels_N < 0) | (labels_N >= values_NC.shape[1])
+    if bool(outside_N.any()):
+        row = int(outside_N.nonzero()[0])
+        raise LabelError(
+            f"labels from 0 to {values_NC.shape[1] - 1} were expected; row {row} has the label {int(labels_N[row])}."
+        )

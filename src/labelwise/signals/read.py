@@ -1,0 +1,98 @@
+"""Reading: the union of what is asked, one sweep over the rows, a stream of Rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ModelError, NeedError
+from labelwise.pool import Pool
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Features, Signal, stored
+
+
+class Reader(Protocol):
+    """Something that knows numbers about rows: a trained model, with what it takes to ask it."""
+
+    def gives(self, signal: Signal) -> bool:
+        """Whether it can give `signal`."""
+
+    def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        """One column for each of `signals` (stored ones), for a batch of inputs, in one pass whatever is asked."""
+
+
+def read(
+    reader: Reader | None, pool: Pool, ids: Tensor, signals: tuple[Signal, ...], batch: int = 256
+) -> Iterator[Rows]:
+    """The rows `ids` of the pool with all `signals`, `batch` rows at a time, in one sweep.
+
+    Columns are on the CPU in float32, or in float64 where the model computes in float64. `Features()` come from the
+    pool and need no reader.
+    """
+    wanted = stored(signals)
+    of_model = tuple(signal for signal in wanted if not isinstance(signal, Features))
+    for signal in of_model:
+        _check_given(reader, signal)
+    return _sweep(reader, pool, ids, wanted, of_model, batch)
+
+
+def _sweep(
+    reader: Reader | None,
+    pool: Pool,
+    ids: Tensor,
+    wanted: tuple[Signal, ...],
+    of_model: tuple[Signal, ...],
+    batch: int,
+) -> Iterator[Rows]:
+    shapes: dict[Signal, torch.Size] = {}
+    if reader is None or not of_model:
+        for ids_B in ids.split(batch) if len(ids) else ():
+            yield Rows(ids_B, {signal: settled(pool.raw(ids_B)) for signal in wanted})
+        return
+    for ids_B, inputs in pool.batches(ids, batch):
+        found = reader.read(inputs, of_model)
+        for signal in wanted:
+            if signal not in found:
+                found[signal] = _features(pool, ids_B, inputs)
+            _check_shape(signal, found[signal], ids_B, shapes)
+        yield Rows(ids_B, {signal: settled(found[signal]) for signal in wanted})
+
+
+def settled(column: Tensor) -> Tensor:
+    """A column as rows hold it: on the CPU, in float64 if it is in float64, else in float32."""
+    wide = column.dtype == torch.float64
+    return column.detach().to("cpu", torch.float64 if wide else torch.float32)
+
+
+def _features(pool: Pool, ids: Tensor, inputs: Any) -> Tensor:
+    """Features of rows whose inputs are already read: a file is not decoded a second time."""
+    if pool.features is None and isinstance(inputs, Tensor):
+        return Pool.of(inputs, ids=ids).raw(ids)
+    return pool.raw(ids)
+
+
+def _check_given(reader: Reader | None, signal: Signal) -> None:
+    if reader is None:
+        raise NeedError(
+            f"{signal!r} comes from a trained model and there is none yet. Label some rows first (random, typiclust "
+            f"and probcover choose without a model), or, with lw.select, {signal.how}."
+        )
+    if not reader.gives(signal):
+        raise NeedError(
+            f"{signal!r} is not given by {type(reader).__name__}. Use a learner that gives it, or, with lw.select, "
+            f"{signal.how}."
+        )
+
+
+def _check_shape(signal: Signal, column: Tensor, ids: Tensor, shapes: dict[Signal, torch.Size]) -> None:
+    """A column has one row for each id, and the same width in every batch."""
+    width = shapes.setdefault(signal, column.shape[1:])
+    if column.shape != (len(ids), *width):
+        raise ModelError(
+            f"{signal!r}: shape {(len(ids), *width)} was expected of the batch of {len(ids)} rows from id "
+            f"{int(ids[0])}, {tuple(column.shape)} was found. The model has to give every row the same shape; look at "
+            "what its forward does with a batch of another size."
+        )

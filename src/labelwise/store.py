@@ -1,0 +1,115 @@
+"""Store: a session in a folder. `session.json` says what it is, `answers.jsonl` is the ledger, `model.pt` the last fit.
+
+The first two are enough to go on. The model is only kept where training continues from the last one, since otherwise
+training again on the same answers gives the same model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labelwise import strategies
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.pool import Ledger
+from labelwise.recipes import Recipe
+from labelwise.report.atomic import write_pieces
+from labelwise.train import Fit, Learner
+
+VERSION = 1
+
+
+def create(folder: Path, settings: dict[str, Any]) -> Ledger:
+    """A new session in `folder`, which must not hold one."""
+    if (folder / "session.json").exists() or (folder / "answers.jsonl").exists():
+        raise StoreError(
+            f"{folder} already holds a session; go on with Session.load({str(folder)!r}, pool, learner) or choose "
+            "another folder. Nothing was changed."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"version": VERSION, **settings}, indent=2) + "\n"
+    write_pieces(folder / "session.json", [text.encode()])
+    return Ledger(folder / "answers.jsonl")
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """What `create` wrote."""
+    path = folder / "session.json"
+    if not path.exists():
+        raise StoreError(f"{folder} holds no session: there is no {path.name}. Start one with Session(..., folder=...)")
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        version = found.get("version") if isinstance(found, dict) else None
+        raise StoreError(f"{path} has version {version!r}; this Labelwise reads version {VERSION}")
+    return found
+
+
+def ledger(folder: Path) -> Ledger:
+    """The answers of the session in `folder`."""
+    return Ledger(folder / "answers.jsonl")
+
+
+def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
+    """The recipe of a stored session, from its name and parameters."""
+    wanted = stored["recipe"]
+    try:
+        return Recipe(wanted["name"], _strategy(wanted["strategy"]), _strategy(wanted["start"]))
+    except ArgumentError as error:
+        raise StoreError(
+            f"the session in {folder} was made with recipe {wanted['name']!r} ({wanted['strategy']['class']}), which "
+            "is not a strategy of Labelwise; pass it as Session.load(..., recipe=...)"
+        ) from error
+
+
+def check(folder: Path, stored: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise StoreError where the session to go on with is not the one that was stored."""
+    stored = {name: value for name, value in stored.items() if name != "version"}
+    if stored == json.loads(json.dumps(now)):
+        return
+    for name, expected in stored.items():
+        if now.get(name) != expected and json.loads(json.dumps(now.get(name))) != expected:
+            what = {"pool": "the content of the pool", "rows": "the number of rows"}.get(name, name)
+            raise StoreError(
+                f"the session in {folder} was made with {what} {expected!r}, found {now.get(name)!r}; pass the same "
+                "pool, in the same form, as when it was started"
+            )
+    raise StoreError(f"the session in {folder} has other settings than this one: {stored}, found {now}")
+
+
+def save_fit(folder: Path, fit: tuple[int, Fit]) -> None:
+    """Keep what training has to go on from, if anything."""
+    answers, model = fit
+    if model.state is None:
+        return
+    path = folder / "model.pt"
+    fresh = path.with_suffix(".new")
+    torch.save({"answers": answers, "ids": model.ids, "state": dict(model.state)}, fresh)
+    os.replace(fresh, path)
+
+
+def load_fit(folder: Path, learner: Learner) -> tuple[int, Fit] | None:
+    """The fit that `save_fit` kept, on the answers it was trained on."""
+    path = folder / "model.pt"
+    if not path.exists():
+        return None
+    try:
+        found = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise StoreError(f"{path} cannot be read ({error}); remove it to train from the answers alone") from error
+    return found["answers"], learner.restore(found["state"], found["ids"])
+
+
+def _strategy(stored: dict[str, Any]) -> Any:
+    for kind in strategies.ALL.values():
+        if kind.__name__ == stored["class"]:
+            return kind(**{name: value for name, value in stored.items() if name != "class"})
+    raise ArgumentError(f"there is no strategy class {stored['class']!r}")
+
+

@@ -1,0 +1,90 @@
+"""Objective: what training minimises. The losses of single rows go in, one number to minimise comes out.
+
+An objective holds parameters and no state. What it knows about the rows is a dictionary of tensors that `init` makes
+and `after` replaces; every state holds "weight" (n,), what a row counts in the mean loss that early stopping watches.
+Rows are named by their place 0..n-1 among the labelled rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, RowError
+from labelwise.signals.spec import Signal
+
+State = Mapping[str, Tensor]
+
+
+class Objective(ABC):
+    """Makes one scalar of the losses of a batch of rows.
+
+    Training calls `reduce` for each batch and takes a step; then `after` with the losses of that same forward pass,
+    for each batch or once for all rows of the epoch (`when`); at the end `publish` with the state that belongs to the
+    weights that were kept.
+    """
+
+    when: ClassVar[Literal["batch", "epoch"]] = "batch"
+
+    @abstractmethod
+    def init(self, n: int, weights: Tensor | None) -> State:
+        """The state before training, for n labelled rows with these weights (n,), on the CPU."""
+
+    @abstractmethod
+    def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
+        """The number to minimise, from the losses of the rows at `index_B`."""
+
+    def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
+        """A new state, given losses without gradient; the old one may still be in use and is not written to."""
+        return state
+
+    def publish(self, state: State) -> dict[Signal, Tensor]:
+        """What training knows about the labelled rows: a column (n, ...) for each signal it can give."""
+        return {}
+
+
+class Mean(Objective):
+    """Every labelled row counts the same; weights are left aside."""
+
+    def init(self, n: int, weights: Tensor | None) -> State:
+        return {"weight": torch.ones(n)}
+
+    def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
+        return loss_B.mean()
+
+
+class Weighted(Objective):
+    """A row counts by its weight; weights are scaled to a mean of 1 over the labelled rows."""
+
+    def init(self, n: int, weights: Tensor | None) -> State:
+        return {"weight": scaled(weights, n)}
+
+    def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
+        return (loss_B * state["weight"][index_B].to(loss_B)).mean()
+
+
+def scaled(weights: Any, n: int) -> Tensor:
+    """Weights (n,) scaled to a mean of 1; a missing one (None, or NaN in the array) counts as 1 before scaling.
+
+    >>> scaled(torch.tensor([3.0, torch.nan, 0.0]), 3)
+    tensor([2.2500, 0.7500, 0.0000])
+    """
+    if weights is None:
+        return torch.ones(n)
+    weight_n = torch.as_tensor(weights, dtype=torch.float64).detach().cpu()
+    if weight_n.shape != (n,):
+        raise RowError(
+            f"one weight for each of {n} labelled rows was expected, shape {tuple(weight_n.shape)} was found."
+        )
+    weight_n = weight_n.masked_fill(weight_n.isnan(), 1.0)
+    bad_n = ~torch.isfinite(weight_n) | (weight_n < 0)
+    if bool(bad_n.any()):
+        row = int(bad_n.nonzero()[0])
+        raise ArgumentError(f"weights are finite and at least 0; labelled row {row} has {float(weight_n[row])}.")
+    if not bool(weight_n.any()):
+        raise ArgumentError("all weights of the labelled rows are 0: there is nothing to train on.")
+    return (weight_n / weight_n.mean()).float()

@@ -1,0 +1,175 @@
+"""SklearnLearner: fits any classifier in the manner of scikit-learn on the labelled rows and reads it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, StoreError, extra
+from labelwise.keys import Key
+from labelwise.pool import Pool
+from labelwise.signals.calibrate import at_edge, fit_temperature
+from labelwise.signals.estimator import (
+    Classifier,
+    EstimatorReader,
+    class_probabilities,
+    estimator_inputs,
+    log_probabilities,
+)
+from labelwise.train.fit import Fit, checked_labels
+from labelwise.train.labelled import held_out
+from labelwise.train.objective import scaled
+
+_FOLDS = 5
+
+
+class SklearnLearner:
+    """Fits a clone of `estimator` each round; the estimator given is never changed.
+
+    Every `random_state` among its parameters is set from the key, so that all chance comes from one seed. While only
+    one class is labelled, a constant model answers: most classifiers refuse to be fitted then.
+    """
+
+    def __init__(self, estimator: Any, use_weights: bool = False):
+        """`use_weights` hands the weights of the rows to the final estimator as `sample_weight`."""
+        if isinstance(estimator, type):
+            raise ArgumentError(f"a classifier was expected, not its class: write {estimator.__name__}().")
+        if not hasattr(estimator, "fit") or not hasattr(estimator, "predict_proba"):
+            raise ArgumentError(
+                f"a classifier with fit and predict_proba was expected; {type(estimator).__name__} lacks one of them. "
+                "CalibratedClassifierCV(estimator) gives probabilities to a classifier that has none."
+            )
+        self.estimator = estimator
+        self.use_weights = use_weights
+
+    def fit(
+        self,
+        pool: Pool,
+        ids: Tensor,
+        labels: Tensor,
+        *,
+        weights: Tensor | None = None,
+        classes: int,
+        key: Key,
+        previous: Fit | None = None,
+    ) -> Fit:
+        """Fit on the rows `ids` with `labels` 0..classes-1; `previous` is not looked at."""
+        labels = checked_labels(ids, labels, classes)
+        X = estimator_inputs(pool.inputs(ids))
+        weight_n = scaled(weights, len(ids)).double().numpy() if self.use_weights else None
+        fitted = self._fitted(X, labels, weight_n, classes, key)
+        temperature = functools.partial(self._temperature, X, ids, labels, weight_n, classes, key)
+        reader = EstimatorReader(
+            fitted.classifier, classes, steps=fitted.steps, temperature=None if fitted.constant else temperature
+        )
+        notes: dict[str, Any] = {"rows": len(ids)}
+        if fitted.constant:
+            notes["constant"] = f"only class {int(labels[0])} is labelled yet: every row gets the same probabilities"
+        return Fit(reader, ids, {}, notes, None)
+
+    def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
+        """Never needed: the same fit on the same labels gives the same classifier."""
+        raise StoreError("a fit of a scikit-learn classifier has no state to restore; fit it on the labels again.")
+
+    def _fitted(self, X: Any, labels: Tensor, weight_n: np.ndarray | None, classes: int, key: Key) -> _Fitted:
+        estimator = _clone(self.estimator, key.fold("init"))
+        y = labels.numpy()
+        pipeline = hasattr(estimator, "steps") and len(estimator.steps) > 1
+        if len(labels.unique()) == 1:
+            # The steps that make features are still fitted, so that rows have embeddings from the first label on.
+            steps = estimator[:-1].fit(X, y) if pipeline else None
+            return _Fitted(_Constant(labels, classes), steps, constant=True)
+        if weight_n is None:
+            estimator.fit(X, y)
+        else:
+            estimator.fit(X, y, **{_weight_argument(estimator): weight_n})
+        if pipeline:
+            return _Fitted(estimator[-1], estimator[:-1], constant=False)
+        return _Fitted(estimator, None, constant=False)
+
+    def _temperature(
+        self, X: Any, ids: Tensor, labels: Tensor, weight_n: np.ndarray | None, classes: int, key: Key
+    ) -> float:
+        """The T that fits rows which the classifier was not fitted on: each row is in one of five folds."""
+        probs, truth = [], []
+        rest = torch.arange(len(ids))
+        for fold in range(_FOLDS):
+            kept, out = held_out(ids[rest], labels[rest], 1 / (_FOLDS - fold), key.fold("fold", fold))
+            out, rest = rest[out], rest[kept]
+            others = torch.ones(len(ids), dtype=torch.bool)
+            others[out] = False
+            at = others.nonzero()[:, 0]
+            if not len(out) or len(labels[at].unique()) < 2:
+                continue
+            some = None if weight_n is None else weight_n[at.numpy()]
+            if some is not None and not some.any():
+                continue
+            fitted = self._fitted(_rows(X, at), labels[at], some, classes, key)
+            probs.append(fitted.probabilities(_rows(X, out), classes))
+            truth.append(labels[out])
+        if not probs:
+            return 1.0
+        temperature = fit_temperature(log_probabilities(torch.cat(probs)), torch.cat(truth))
+        return 1.0 if at_edge(temperature) else temperature
+
+
+class _Fitted:
+    """A fitted classifier and the steps before it."""
+
+    def __init__(self, classifier: Classifier, steps: Any, constant: bool):
+        self.classifier = classifier
+        self.steps = steps
+        self.constant = constant
+
+    def probabilities(self, X: Any, classes: int) -> Tensor:
+        """Probabilities (n, classes) of these rows."""
+        return class_probabilities(self.classifier, X if self.steps is None else self.steps.transform(X), classes)
+
+
+class _Constant:
+    """The answer before a second class is labelled: class c has probability (n_c + 1) / (n + classes)."""
+
+    def __init__(self, labels: Tensor, classes: int):
+        self.classes_ = np.arange(classes)
+        self._p_C = ((torch.bincount(labels, minlength=classes) + 1) / (len(labels) + classes)).double().numpy()
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        rows = X.shape[0] if hasattr(X, "shape") else len(X)
+        return np.tile(self._p_C, (rows, 1))
+
+
+def _clone(estimator: Any, key: Key) -> Any:
+    """An unfitted copy with every random_state set from the key."""
+    try:
+        from sklearn.base import clone
+    except ImportError:
+        raise extra("sklearn", "bench") from None
+    try:
+        copy = clone(estimator)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{type(estimator).__name__} cannot be cloned by scikit-learn ({error}); give it get_params and "
+            "set_params, for instance by deriving it from sklearn.base.BaseEstimator."
+        ) from error
+    chance = [name for name in copy.get_params() if name.rpartition("__")[2] == "random_state"]
+    return copy.set_params(**{name: key.fold(name).small() for name in chance})
+
+
+def _weight_argument(estimator: Any) -> str:
+    """The name under which `fit` of this estimator, or of a pipeline that ends in one, takes sample weights."""
+    from sklearn.utils.validation import has_fit_parameter
+
+    last = estimator[-1] if hasattr(estimator, "steps") else estimator
+    if not has_fit_parameter(last, "sample_weight"):
+        raise ArgumentError(
+            f"use_weights=True needs a classifier whose fit takes sample_weight; {type(last).__name__} does not."
+        )
+    return f"{estimator.steps[-1][0]}__sample_weight" if hasattr(estimator, "steps") else "sample_weight"
+
+
+def _rows(X: Any, at: Tensor) -> Any:
+    return [X[place] for place in at.tolist()] if isinstance(X, list) else X[at.numpy()]
