@@ -26,7 +26,7 @@ Run = Callable[[int], Any]
 
 
 def setup(folder: Path) -> int:
-    """Make the environment and install each peer; how many failed. torch first, pinned, so that a CPU build is taken."""
+    """Make the environment and install each peer; how many failed. torch comes first, pinned, to get a CPU build."""
     root = Path(__file__).resolve().parent.parent
     venv.create(folder, with_pip=True)
     pip = [python_of(folder), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
@@ -38,7 +38,9 @@ def setup(folder: Path) -> int:
     failed = 0
     for package in PACKAGES:
         # A peer that cannot live with our tested versions gets its own, but torch stays as it is.
-        fine = not subprocess.run([*pinned, package]).returncode or not subprocess.run([*pip, torch, package]).returncode
+        fine = (
+            not subprocess.run([*pinned, package]).returncode or not subprocess.run([*pip, torch, package]).returncode
+        )
         print(f"{package}: {'installed' if fine else 'could not be installed; it will be reported as absent'}")
         failed += not fine
     return failed

@@ -1,6 +1,6 @@
 """Measure every strategy beside the plain form and beside peers, each case in its own process; write a table.
 
-    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--peers DIR] [--limit 120] [--out FILE]
+    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--peers DIR] [--limit 60] [--out FILE]
 
 Ours, plain and peers of a case run one after the other on the same inputs, ours again after each of them, so that a
 ratio compares what the machine did in the same minutes. See benchmarks/README.md for what each column means.
@@ -14,19 +14,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any
 
+import measure
 import peers
 import table
-from shapes import Case, full_cases, quick_cases, write_inputs
-
 from labelwise import strategies
+from shapes import Case, full_cases, quick_cases, write_inputs
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results" / "selection.md"
-PLAIN_TWICE = 20.0  # a plain run shorter than this is made twice, around ours
+PLAIN_TWICE = 5.0  # a plain run shorter than this is made twice, around ours
+QUIET, PAUSE = 0.2, 0.3  # cores used by others, over so many seconds, that count as none
 GRACE = 60.0  # seconds a process may use beside what is measured: imports, loading, its last step
 LONGEST = 900.0
 
@@ -44,16 +45,20 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         cases = [case for case in cases if case.strategy in options.only]
     missing = [name for name in strategies.names() if name not in {case.strategy for case in cases}]
-    rates = [_rates(options.quick)]
-    results = [_measure(case, options) for case in cases]
-    if not options.quick:
-        rates.append(_rates(options.quick))
-    fastest = {name: max(rate[name] for rate in rates) for name in rates[0]}
-    text = table.page(results, fastest, _command(arguments), options, [] if options.only else missing)
+    if options.quick:
+        options.patience = 0.0
+    rates = [_rates(options)]
     out = options.out or (None if options.quick or options.only else RESULTS)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text)
+    results: list[Answer] = []
+    for case in cases:
+        results.append(_measure(case, options))
+        if case == cases[-1] and not options.quick:
+            rates.append(_rates(options))
+        fastest = {name: max(rate[name] for rate in rates) for name in rates[0]}
+        text = table.page(results, fastest, _command(arguments), options, [] if options.only else missing, len(cases))
+        if out is not None:  # after each case, so that an interrupted run keeps what it measured, and says so
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text)
     print(text)
     return 1 if any("stopped" in result[who] for result in results for who in ("ours", "plain")) else 0
 
@@ -63,7 +68,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny shapes, for a look at the machinery")
     parser.add_argument("--only", type=lambda text: text.split(","), help="strategies, separated by commas")
     parser.add_argument("--peers", type=Path, default=peers.DEFAULT, help="environment of the peers (peers.py setup)")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds a peer may take")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, each time")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds a peer may take")
     parser.add_argument("--out", type=Path, help="Markdown file; docs/results/selection.md for a full run")
     return parser.parse_args(arguments)
 
@@ -72,9 +78,12 @@ def _command(arguments: list[str] | None) -> str:
     return " ".join(["python benchmarks/selection.py", *(sys.argv[1:] if arguments is None else arguments)])
 
 
-def _rates(quick: bool) -> Answer:
+def _rates(options: argparse.Namespace) -> Answer:
+    if options.quick:
+        return measure.rates(0.1)
+    task = {"scale": 1.0, "patience": options.patience}
     with tempfile.TemporaryDirectory() as folder:
-        return _process(sys.executable, "rates", {"scale": 0.1 if quick else 1.0}, Path(folder), LONGEST)
+        return _process(sys.executable, "rates", task, Path(folder), LONGEST)
 
 
 def _measure(case: Case, options: argparse.Namespace) -> Answer:
@@ -83,7 +92,8 @@ def _measure(case: Case, options: argparse.Namespace) -> Answer:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_inputs(case, folder)
-        common = {"case": case.to_json(), "inputs": name, "limit": options.limit, "repeats": repeats}
+        common = {"case": case.to_json(), "inputs": name, "repeats": repeats}
+        common |= {"limit": options.limit, "patience": options.patience}
 
         def ours(count: bool = False) -> Answer:
             return _process(sys.executable, "ours", {**common, "count": count}, folder, LONGEST)
@@ -97,7 +107,7 @@ def _measure(case: Case, options: argparse.Namespace) -> Answer:
         if not options.quick:
             mine.append(ours())
             if theirs[0].get("best", PLAIN_TWICE) < PLAIN_TWICE:
-                theirs += [plain(), plain()]
+                theirs.append(plain())
         beside = {}
         for peer in case.peers:
             beside[peer] = _peer(peer, common, folder, options)
@@ -126,13 +136,25 @@ def _merge(answers: list[Answer]) -> Answer:
         "best": min(walls),
         "median": statistics.median(walls),
         "cpu": statistics.median(answer["cpu"] for answer in answers),
+        "others": statistics.mean(answer["others"] for answer in answers),
         "extra_mb": max(answer["extra_mb"] for answer in answers),
         "runs": len(walls),
     }
 
 
+def _wait(patience: float) -> None:
+    """Until the machine is quiet, or patience ends; what others used while measuring is in the table either way."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        before = measure.busy_seconds()
+        time.sleep(PAUSE)
+        if (measure.busy_seconds() - before) / PAUSE < QUIET:
+            return
+
+
 def _process(python: str, who: str, task: Answer, folder: Path, seconds: float) -> Answer:
     """The answer of measure.py in a process of its own; a process that fails says why in `stopped`."""
+    _wait(task["patience"])
     file, answer = folder / "task.json", folder / "answer.json"
     file.write_text(json.dumps(task))
     answer.unlink(missing_ok=True)

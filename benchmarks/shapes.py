@@ -99,9 +99,7 @@ def quick_cases() -> list[Case]:
     ]
 
 
-def _both(
-    name: str, n: int, dim: int, classes: int, k: int, target: Target, peers: tuple[str, ...]
-) -> list[Case]:
+def _both(name: str, n: int, dim: int, classes: int, k: int, target: Target, peers: tuple[str, ...]) -> list[Case]:
     """A case on random and on clustered data; peers are run on the first only, their cost does not depend on it."""
     return [
         Case(name, n, dim, classes, k, "random", target, peers),

@@ -17,9 +17,9 @@ SCORED = ("random", "confidence", "margin", "entropy")
 
 
 def page(
-    results: list[Answer], rates: Answer, command: str, options: argparse.Namespace, missing: list[str]
+    results: list[Answer], rates: Answer, command: str, options: argparse.Namespace, missing: list[str], asked: int
 ) -> str:
-    """The whole page."""
+    """The page of the results there are, of so many asked for."""
     parts = [
         "# Selection: time and memory",
         "<!-- Written by benchmarks/selection.py; a change by hand is lost at the next run. -->",
@@ -33,6 +33,8 @@ def page(
     ]
     if missing:
         parts.append(f"Not measured, since benchmarks/shapes.py has no shape for them: {', '.join(missing)}.")
+    if len(results) < asked:
+        parts.append(f"**The run did not finish: {len(results)} of {asked} cases.**")
     return "\n\n".join(parts) + "\n"
 
 
@@ -89,12 +91,16 @@ def seconds(answer: Answer) -> str:
     return _short(answer["median"]) + (" (x10)" if answer.get("scale", 1) == 10 else "") + " s"
 
 
+def _best(answer: Answer) -> str:
+    return f" ({_short(answer['best'])})" if "best" in answer else ""
+
+
 def _short(value: float) -> str:
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def _ratio(slow: Answer, fast: Answer) -> float:
-    return slow["median"] / fast["median"] if "median" in slow and "median" in fast else float("nan")
+    return slow["best"] / fast["best"] if "best" in slow and "best" in fast else float("nan")
 
 
 def _header(rates: Answer, command: str, options: argparse.Namespace, results: list[Answer]) -> str:
@@ -111,10 +117,10 @@ def _header(rates: Answer, command: str, options: argparse.Namespace, results: l
         f"- Versions: {', '.join(versions)}",
         "",
         "Each line was measured in processes of its own, ours and the others one after the other on the same float32",
-        "inputs. Absolute times depend on the machine and on what else it does; the ratios are the result. Seconds are",
-        "medians (ours also best). Extra is the peak of memory above the loaded inputs. Plain is the straightforward",
-        "factorised form in torch, one pass over the embeddings for each pick; (x10) marks a plain run of a tenth of",
-        f"the picks whose time was multiplied. Peers may take {options.limit:g} s and 12 GiB.",
+        "inputs. Absolute times depend on the machine and on what else it does; the ratios, of the best times, are the",
+        "result. Seconds are medians, with the best in brackets. Extra is the peak of memory above the loaded inputs.",
+        "Plain is the straightforward factorised form in torch, one pass over the embeddings a pick; (x10) marks",
+        f"a plain run of a tenth of the picks with its time multiplied. Peers may take {options.limit:g} s and 12 GiB.",
     ]
     if options.quick:
         lines.append("\n**Quick run on tiny shapes: the figures say nothing about the library.**")
@@ -145,8 +151,8 @@ def _plain_table(results: list[Answer]) -> str:
         "strategy",
         "N, D, C, k",
         "data",
-        "ours s (best)",
-        "plain s",
+        "ours (best)",
+        "plain (best)",
         "faster than plain",
         "extra MB",
         "plain's extra MB",
@@ -157,8 +163,7 @@ def _plain_table(results: list[Answer]) -> str:
     rows = []
     for result in results:
         case, ours, plain = result["case"], result["ours"], result["plain"]
-        best = f" ({_short(ours['best'])})" if "best" in ours else ""
-        row = [case.strategy, case.shape, case.data, seconds(ours) + best, seconds(plain)]
+        row = [case.strategy, case.shape, case.data, *(seconds(who) + _best(who) for who in (ours, plain))]
         row += [f"{_ratio(plain, ours):.1f} x", _extra(ours), _extra(plain), same_picks(case, ours, plain)]
         rows.append(row + list(verdict(case, ours, plain)))
     return _grid(head, rows)
@@ -169,7 +174,7 @@ def _peer_table(results: list[Answer]) -> str:
     for result in results:
         case, ours = result["case"], result["ours"]
         for name, answer in result["peers"].items():
-            slow = answer | ({"median": answer["at_least"]} if "at_least" in answer else {})
+            slow = answer | ({"best": answer["at_least"]} if "at_least" in answer else {})
             ratio = _ratio(slow, ours)
             sign = "> " if "at_least" in answer else ""
             times = f"{sign}{ratio:.1f} x" if ratio == ratio else "-"
@@ -185,13 +190,19 @@ def _limit_table(results: list[Answer], rates: Answer) -> str:
         case, ours = result["case"], result["ours"]
         if "median" not in ours or "reads" not in ours:
             continue
-        row = [case.strategy, case.shape, case.data, f"{ours['cpu']:.3f}", f"{ours['reads']:.2f}"]
+        plain = result["plain"]
+        row = [case.strategy, case.shape, case.data, f"{ours['cpu']:.3f}"]
+        row.append(f"{plain['cpu']:.3f}" if "cpu" in plain else "-")
+        row.append(" / ".join(f"{who['others']:.1f}" if "others" in who else "-" for who in (ours, plain)))
+        row.append(f"{ours['reads']:.2f}")
         row.append(f"{ours['flops'] / 1e9:.1f}" if ours["flops"] else "-")
         rows.append([*row, _share(case, ours, rates)])
-    head = ["strategy", "N, D, C, k", "data", "CPU s", "reads of the input", "GFLOP in products", "share of the limit"]
+    head = ["strategy", "N, D, C, k", "data", "CPU s", "plain's CPU s", "cores others used (ours / plain)"]
+    head += ["reads of the input", "GFLOP in products", "share of the limit"]
     return _grid(head, rows) + (
-        "\n\nThe limit is one read of the input at the measured rate for scored strategies, and the products done at the"
-        "\nmeasured rate for the others (best time). Reads count every row handed out, also the few of a list."
+        "\n\nThe limit is one read of the input at the measured rate for scored strategies, and the products done at"
+        "\nthe measured rate for the others (best time). Reads count every row handed out, also the few of a list."
+        "\nWhere others used the cores meanwhile, both times are longer than they should be and the ratio is less sure."
     )
 
 

@@ -1,4 +1,4 @@
-"""Slow references in float64 NumPy, written from the papers: explicit gradients, explicit graphs, one pick at a time."""
+"""Slow references in float64 NumPy, written from the papers: explicit gradients and graphs, one pick at a time."""
 
 from __future__ import annotations
 

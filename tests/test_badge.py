@@ -3,13 +3,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from references import badge_gradients, chi_square_p, joint_law, kmeans_plus_plus, next_pick_law, sq_distances
 
 import labelwise as lw
 from labelwise.keys import Key
 from labelwise.select import nearest
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Embedding, Probs
+from references import badge_gradients, chi_square_p, joint_law, kmeans_plus_plus, next_pick_law, sq_distances
 
 ALARM = 1e-7  # the chance of a false alarm of one chi-square test; seeds are fixed
 NONE = Shards([])
@@ -52,9 +52,7 @@ def _by_chance(x: np.ndarray, start: int, k: int, seeds: range) -> list[tuple[in
 
 
 @pytest.mark.parametrize(("lists", "seeds"), LISTS)
-def test_joint_law_of_three_picks_by_enumeration(
-    lists: tuple[int, int], seeds: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_joint_law_of_three_picks_by_enumeration(lists: tuple[int, int], seeds: int, monkeypatch: pytest.MonkeyPatch):
     _lists(monkeypatch, lists)
     x = _clustered()
     law = joint_law(sq_distances(x, x), 0, 3)
@@ -71,9 +69,7 @@ def test_joint_law_of_three_picks_by_enumeration(
 
 
 @pytest.mark.parametrize("lists", [(4, 4), (64, 2048)])
-def test_each_of_the_next_picks_has_its_law_on_a_longer_pool(
-    lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-):
+def test_each_of_the_next_picks_has_its_law_on_a_longer_pool(lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
     """Marginal laws of picks 1, 2, 3 after the first, summed exactly over what came before."""
     _lists(monkeypatch, lists)
     rng = np.random.default_rng(5)
@@ -101,7 +97,7 @@ def test_several_picks_come_from_one_list():
     calls = []
     plain = nearest._walk_rings
 
-    def counted(*args):  # noqa: ANN002, ANN202
+    def counted(*args):
         part = plain(*args)
         calls.append(len(part.ids))
         return part

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from labelwise.errors import ArgumentError, LabelError, NumericsError
-from labelwise.signals.calibrate import at_edge, expected_calibration_error, fit_temperature
+from labelwise.signals.calibrate import at_edge, expected_calibration_error, fit_temperature, label_temperature
 
 
 def sampled(temperature: float, n: int = 20_000, dtype: torch.dtype = torch.float64) -> tuple:
@@ -56,6 +56,18 @@ def test_rows_that_are_all_right_run_to_the_cold_edge_and_all_wrong_to_the_hot_o
     assert fit_temperature(z, torch.tensor([0, 1])) == 0.05
     assert fit_temperature(z, torch.tensor([1, 0])) == 20.0
     assert not at_edge(fit_temperature(*sampled(1.0, n=200)))
+
+
+def test_labels_are_never_made_certain_by_rows_that_are_all_right():
+    z = torch.tensor([[4.0, 0.0], [0.0, 1.0]])
+    temperature, note = label_temperature(z, torch.tensor([0, 1]))
+    assert temperature == 1.0
+    assert "2 held-out rows do not determine it" in note
+    temperature, note = label_temperature(z, torch.tensor([1, 0]))
+    assert temperature == 20.0
+    assert "end of its range" in note
+    fine, labels = sampled(2.0, n=500)
+    assert label_temperature(fine, labels) == (fit_temperature(fine, labels), "")
 
 
 def test_equal_logits_leave_the_temperature_at_one():

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from references import chi_square_p, joint_law, sq_distances
 
 from labelwise.keys import Key
 from labelwise.select import cluster
 from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.spec import Features
+from references import chi_square_p, joint_law, sq_distances
 
 F = Features()
 

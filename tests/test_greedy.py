@@ -3,15 +3,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from references import (
-    badge_gradients,
-    chi_square_p,
-    farthest_first,
-    highest_first,
-    kmeans_plus_plus,
-    next_pick_law,
-    sq_distances,
-)
 from torch import Tensor
 
 import labelwise as lw
@@ -22,6 +13,15 @@ from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, HeadGrad, Needs, Probs
+from references import (
+    badge_gradients,
+    chi_square_p,
+    farthest_first,
+    highest_first,
+    kmeans_plus_plus,
+    next_pick_law,
+    sq_distances,
+)
 
 G, E = HeadGrad(label="argmax"), Embedding()
 NONE = Shards([])
@@ -108,7 +108,7 @@ def test_plain_kcenter_gives_the_picks_of_the_reference_and_of_the_fast_form(
     plain = PlainKCenter().select(pool, NONE, 30, Key(0)).ids.tolist()
     origin = np.zeros((1, 4), dtype)
     assert plain == [i for i, _ in farthest_first(x, ids, origin, 30)]
-    assert plain == lw.select("kcenter", 30, embedding=x, ids=ids, labelled=dict(embedding=origin)).ids.tolist()
+    assert plain == lw.select("kcenter", 30, embedding=x, ids=ids, labelled={"embedding": origin}).ids.tolist()
     assert _keys(pool) <= {"by_id"}
 
 

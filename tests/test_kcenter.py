@@ -3,13 +3,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import farthest_first, sq_distances
 
 import labelwise as lw
 from labelwise.keys import Key
 from labelwise.select import nearest
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding
+from references import farthest_first, sq_distances
 
 E = Embedding()
 EXACT = ("grid", "square", "line", "equal")  # whole numbers: distances are exact in float32 too, ties are real ties
@@ -96,7 +96,7 @@ def test_small_integer_problems_full_of_ties(data: st.DataObject):
 def test_strategy_starts_from_the_labelled_rows(seed: int, dtype: type):
     rng = np.random.default_rng(seed)
     x, labelled = rng.normal(size=(150, 6)).astype(dtype), rng.normal(size=(7, 6)).astype(dtype)
-    got = lw.select("kcenter", 100, embedding=x, labelled=dict(embedding=labelled, y=np.zeros(7)))
+    got = lw.select("kcenter", 100, embedding=x, labelled={"embedding": labelled, "y": np.zeros(7)})
     slow = farthest_first(x, range(150), labelled, 100)
     assert got.ids.tolist() == [i for i, _ in slow]
     assert np.allclose(got.scores, [v for _, v in slow], rtol=1e-4)
@@ -106,7 +106,7 @@ def test_more_labelled_rows_than_one_product_takes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nearest, "CENTRES", 4)
     rng = np.random.default_rng(0)
     x, labelled = rng.normal(size=(40, 3)), rng.normal(size=(19, 3))
-    got = lw.select("kcenter", 10, embedding=x, labelled=dict(embedding=labelled))
+    got = lw.select("kcenter", 10, embedding=x, labelled={"embedding": labelled})
     assert got.ids.tolist() == [i for i, _ in farthest_first(x, range(40), labelled, 10)]
 
 
@@ -126,7 +126,7 @@ def test_lists_are_used_and_change_nothing(monkeypatch: pytest.MonkeyPatch):
     sweeps = []
     plain = nearest._take_in
 
-    def counted(*args):  # noqa: ANN002, ANN202
+    def counted(*args):
         sweeps.append(1)
         return plain(*args)
 
@@ -161,7 +161,7 @@ def test_rows_far_from_the_origin_are_not_taken_for_copies(offset: float):
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(40, 4)) + offset).astype(np.float32)
     slow = farthest_first(x, range(40), x[:1], 20)
-    got = lw.select("kcenter", 20, embedding=x, labelled=dict(embedding=x[:1]))
+    got = lw.select("kcenter", 20, embedding=x, labelled={"embedding": x[:1]})
     assert got.ids.tolist()[:10] == [i for i, _ in slow][:10]
     assert (got.scores > 0).all()
 

@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from references import chi_square_p
 from scipy.stats import expon, gumbel_r, kstest
 
 from labelwise.keys import Key
+from references import chi_square_p
 
 ALARM = 1e-7  # seeds are fixed, so a test that passes once passes always; this is the chance of a false alarm
 
@@ -24,8 +24,7 @@ def _unmix(x: int) -> int:
     mask = (1 << 64) - 1
     x = unshift(x, 31)
     x = unshift(x * pow(0x94D049BB133111EB, -1, 1 << 64) & mask, 27)
-    x = unshift(x * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask, 30)
-    return x
+    return unshift(x * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask, 30)
 
 
 def _id_whose_bits_are(bits: int, seed: int) -> int:

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from references import largest_pure_radius, probcover, purity
 
 import labelwise as lw
 from labelwise.errors import ArgumentError
@@ -11,6 +10,7 @@ from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Features
 from labelwise.strategies import ProbCover
 from labelwise.strategies import probcover as module
+from references import largest_pure_radius, probcover, purity
 
 F = Features()
 NONE = Shards([])
@@ -28,7 +28,7 @@ def test_picks_are_those_on_the_explicit_graph(seed: int, columns: int, monkeypa
     labelled = rng.normal(size=(4, 2)) if seed % 2 else np.empty((0, 2))
     delta, k = float(rng.choice([0.25, 0.5, 1.0, 2.0])), int(rng.integers(1, 51))
     slow = probcover(x, ids, labelled, delta, k)
-    given = dict(embedding=labelled) if len(labelled) else None
+    given = {"embedding": labelled} if len(labelled) else None
     got = lw.select(ProbCover(delta=delta), k, embedding=x, ids=ids, labelled=given, seed=seed)
     assert got.ids.tolist()[: len(slow)] == [i for i, _ in slow]
     assert got.scores.tolist() == [n for _, n in slow] + [0] * (k - len(slow))
@@ -44,7 +44,7 @@ def test_picks_are_those_on_the_explicit_graph(seed: int, columns: int, monkeypa
 
 
 def _radius(x: np.ndarray, number: np.ndarray, share: float, monkeypatch: pytest.MonkeyPatch) -> float:
-    def kmeans(pool, signal, clusters, key):  # noqa: ANN001, ANN202
+    def kmeans(pool, signal, clusters, key):
         pool.map(lambda s: s.state.update(cluster=torch.as_tensor(number)[s.ids]))
         return torch.zeros(int(number.max()) + 1, 1)
 
@@ -79,7 +79,7 @@ def test_radius_finds_the_blobs():
     assert sorted(blob[got.ids]) == [0, 1, 2, 3]
     assert 0.5 < got.notes["delta"] < 10
     # A ball around any labelled row covers its blob: it is not chosen again.
-    again = lw.select(ProbCover(delta=3.0), 3, embedding=x, labelled=dict(embedding=[[20.0, 0.0]]))
+    again = lw.select(ProbCover(delta=3.0), 3, embedding=x, labelled={"embedding": [[20.0, 0.0]]})
     assert sorted(blob[again.ids]) == [0, 1, 3]
 
 
@@ -131,7 +131,7 @@ def test_bad_numbers_in_the_labelled_rows_are_found():
     x = np.random.default_rng(0).normal(size=(20, 2))
     for strategy in (ProbCover(), ProbCover(delta=0.5)):
         with pytest.raises(lw.errors.NumericsError, match="nan"):
-            lw.select(strategy, 3, embedding=x, labelled=dict(embedding=[[0.0, 0.0], [np.nan, 1.0]]))
+            lw.select(strategy, 3, embedding=x, labelled={"embedding": [[0.0, 0.0], [np.nan, 1.0]]})
 
 
 @pytest.mark.parametrize("scale", [1e25, 1e-25])

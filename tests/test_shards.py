@@ -3,13 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from references import highest_first
 
 from labelwise.errors import LabelwiseError, NumericsError, RowError, StoreError
 from labelwise.shards import Shard, Shards, place, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Features, Probs, Signal
+from references import highest_first
 
 E = Embedding()
 
@@ -175,7 +175,8 @@ def _stream(columns: dict[Signal, torch.Tensor], step: int) -> list[Rows]:
     n = len(next(iter(columns.values())))
     starts = range(0, n, step)
     return [
-        Rows(torch.arange(i, min(i + step, n)) * 3 - 9, {s: c[i : i + step] for s, c in columns.items()}) for i in starts
+        Rows(torch.arange(i, min(i + step, n)) * 3 - 9, {s: c[i : i + step] for s, c in columns.items()})
+        for i in starts
     ]
 
 

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         h = self.features(x)
-        logits, aux = self.fc(self.drop(h)), self.aux(h)
+        logits, aux = self.fc(self.drop(h)), self.aux(h.flip(1))
         match self.form:
             case "tensor":
                 return logits

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from references import sq_distances, typicality, typiclust
 
 import labelwise as lw
 from labelwise.errors import ArgumentError
@@ -10,6 +9,7 @@ from labelwise.select import cluster
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Features
 from labelwise.strategies import TypiClust
+from references import sq_distances, typicality, typiclust
 
 F = Features()
 NONE = Shards([])
@@ -18,7 +18,7 @@ NONE = Shards([])
 def _given(monkeypatch: pytest.MonkeyPatch, numbers: dict[int, int]) -> None:
     """k-means replaced by given cluster numbers, so that picks can be compared with the reference."""
 
-    def kmeans(pool, signal, clusters, key):  # noqa: ANN001, ANN202
+    def kmeans(pool, signal, clusters, key):
         pool.map(lambda s: s.state.update(cluster=torch.tensor([numbers[i] for i in s.ids.tolist()])))
         return torch.zeros(max(numbers.values()) + 1, 1)
 
@@ -80,7 +80,7 @@ def test_blobs_with_a_label_come_last():
     rng = np.random.default_rng(1)
     x = np.concatenate([np.array([c, 0.0]) + rng.normal(size=(20, 2)) for c in (0, 50, 100)])
     blob = np.repeat(np.arange(3), 20)
-    got = lw.select("typiclust", 2, embedding=x, labelled=dict(embedding=np.array([[50.0, 0.0]])))
+    got = lw.select("typiclust", 2, embedding=x, labelled={"embedding": np.array([[50.0, 0.0]])})
     assert sorted(blob[got.ids]) == [0, 2]
 
 
@@ -131,7 +131,7 @@ def test_bad_parameters(name: str, value: object):
 def test_ids_below_zero_are_ids_like_others():
     """Labelled rows have no ids of their own here; those made for them must not meet those of the pool."""
     x = np.random.default_rng(6).normal(size=(30, 3))
-    labelled = dict(embedding=x[:4] + 0.5)
+    labelled = {"embedding": x[:4] + 0.5}
     plain = lw.select("typiclust", 5, embedding=x, labelled=labelled)
     assert len(plain) == 5
     got = lw.select("typiclust", 5, embedding=x, ids=-1 - np.arange(30), labelled=labelled)

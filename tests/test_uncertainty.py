@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-import references
 
 import labelwise as lw
+import references
 
 REFERENCE = {"confidence": references.confidence, "margin": references.margin, "entropy": references.entropy}
 

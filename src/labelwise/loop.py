@@ -166,4 +166,3 @@ def _check_plan(first: int, k: int, n: int, rows: int) -> None:
             f"{first} first labels and {n} rounds of {k} are {first + n * k} labels, but only {rows} rows are free; "
             "take fewer rounds, a smaller k or a smaller test share"
         )
-

@@ -89,7 +89,9 @@ class Session:
         self._round = 0
 
     @staticmethod
-    def load(folder: str | Path, pool: Any, learner: Any = None, recipe: str | Strategy | Recipe | None = None) -> Session:
+    def load(
+        folder: str | Path, pool: Any, learner: Any = None, recipe: str | Strategy | Recipe | None = None
+    ) -> Session:
         """Go on with a session kept in `folder`, on the same pool. `recipe` only where it is a class of your own."""
         stored_settings = store.settings(Path(folder))
         session = Session(

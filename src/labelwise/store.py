@@ -111,5 +111,3 @@ def _strategy(stored: dict[str, Any]) -> Any:
         if kind.__name__ == stored["class"]:
             return kind(**{name: value for name, value in stored.items() if name != "class"})
     raise ArgumentError(f"there is no strategy class {stored['class']!r}")
-
-

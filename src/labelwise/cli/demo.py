@@ -5,17 +5,24 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console, RenderableType
 
     from labelwise.bench.compare import Comparison
     from labelwise.report.record import Record
+    from labelwise.report.table import Table
 
-RECIPES = "random,margin,badge,typiclust+margin"
+RECIPES = "random,margin,badge,typiclust"
+PROTOCOL = {
+    "Data": "handwritten digits of scikit-learn, 8 x 8 pixels, 10 classes: 1,438 rows to choose from, 359 test rows",
+    "Model": "multi-layer perceptron 64-128-64-10, trained anew in each round (Adam, early stopping)",
+}
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -51,7 +58,7 @@ def demo(
     _finish(plan, records, out, console, stopped)
 
 
-def _records(plan: Comparison) -> Any:
+def _records(plan: Comparison) -> Iterator[Record]:
     import torch
 
     from labelwise.bench.compare import compare
@@ -106,7 +113,7 @@ def _bars(values: list[float], low: float, high: float) -> str:
 
 def _finish(plan: Comparison, records: list[Record], out: Path, console: Console, stopped: bool) -> None:
     """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
-    from labelwise.report import csv_text, learning_curves, png, summarise, write, write_page
+    from labelwise.report import csv_text, learning_curves, markdown, png, summarise, write, write_page
     from labelwise.report.atomic import write_pieces, write_text
     from labelwise.report.curves import finished
 
@@ -120,14 +127,17 @@ def _finish(plan: Comparison, records: list[Record], out: Path, console: Console
     table = summarise(records)
     console.print(_table(table))
     write(out / "records.jsonl", records)
-    write_page(out / "report.html", records, title="Handwritten digits: which labels to buy", command=command)
+    write_page(
+        out / "report.html", records, title="Handwritten digits, small network", command=command, protocol=PROTOCOL
+    )
     write_pieces(out / "curves.png", [png(learning_curves(records))])
     write_text(out / "table.csv", csv_text(table))
+    write_text(out / "table.md", markdown(table))
     console.print("[bold]Written[/]")
     for name, what in (
         ("report.html", "the page: curves, table, how to read it"),
         ("curves.png", "the picture"),
-        ("table.csv", "the table"),
+        ("table.csv", "the table; table.md is the same in Markdown"),
         ("records.jsonl", "every round of every run"),
     ):
         console.print(f"  {out / name}  [dim]{what}[/]", highlight=False, soft_wrap=True)
@@ -142,15 +152,22 @@ def _finish(plan: Comparison, records: list[Record], out: Path, console: Console
         raise typer.Exit(130)
 
 
-def _table(table: Any) -> RenderableType:
+def _table(table: Table) -> RenderableType:
+    """The table at the width of a terminal: means only, the spread is on the page."""
     from rich import box
-    from rich.table import Table
+    from rich.console import Group
+    from rich.table import Table as Shown
+    from rich.text import Text
 
-    from labelwise.report import cells, header
+    from labelwise.report.table import cells, saved_text, seconds
 
-    shown = Table(box=box.SIMPLE, pad_edge=False)
-    for title in header(table):
-        shown.add_column(title, overflow="fold")
-    for row in cells(table):
-        shown.add_row(*row)
-    return shown
+    shown = Shown(box=box.SIMPLE, pad_edge=False, title="Test accuracy (%) by number of labels", title_justify="left")
+    shown.add_column("recipe")
+    for title in (*map(str, table.counts), "area under curve", "s/selection", "labels saved"):
+        shown.add_column(title, justify="right")
+    for row, texts in zip(table.rows, cells(table)):
+        means = [table.metric.text(stat.mean) for stat in row.at]
+        area = texts[1 + len(table.counts)]
+        shown.add_row(row.strategy, *means, area, seconds(row.select_seconds), saved_text(row.saved))
+    verdicts = [Text.assemble((row.strategy, "bold"), " ", row.verdict) for row in table.rows if row.saved]
+    return Group(shown, *verdicts)

@@ -26,7 +26,9 @@ def read_array(name: str, spec: str) -> np.ndarray:
         if isinstance(error, ArgumentError | SourceError):
             raise
         raise SourceError(f"--{name} {spec}: the file cannot be read: {error}") from error
-    raise ArgumentError(f"--{name} {spec}: expected a .npy, .npz or .parquet file, found {path.suffix or 'no ending'!r}")
+    raise ArgumentError(
+        f"--{name} {spec}: expected a .npy, .npz or .parquet file, found {path.suffix or 'no ending'!r}"
+    )
 
 
 def _split(spec: str) -> tuple[Path, str | None]:

@@ -26,8 +26,11 @@ def select(
     labelled_probs: str = typer.Option(None, metavar="FILE", help="Class probabilities of the labelled rows."),
     labelled_embedding: str = typer.Option(None, metavar="FILE", help="Embeddings of the labelled rows."),
     seed: int = typer.Option(0, help="The only source of chance."),
-    out: Path = typer.Option(None, metavar="FILE", help="Where to write the picks: .csv, .json or .npy (ids only). "
-                             "Without it they are printed as CSV."),
+    out: Path = typer.Option(
+        None,
+        metavar="FILE",
+        help="Where to write the picks: .csv, .json or .npy (ids only). Without it they are printed as CSV.",
+    ),
 ) -> None:
     """Choose the rows worth labelling next from arrays in files. Files in .npy form are mapped, not read into memory.
 

@@ -51,6 +51,18 @@ def at_edge(temperature: float) -> bool:
     return temperature in (COLDEST, HOTTEST)
 
 
+def label_temperature(logits: Tensor, labels: Tensor) -> tuple[float, str]:
+    """The temperature for LabelProbs from rows that were not trained on, and a note where the fit met an edge.
+
+    At the cold edge every row is right and the loss only falls as the temperature does: no temperature is best, and
+    one that makes every label certain is no answer. It is left at 1 then.
+    """
+    temperature = fit_temperature(logits, labels)
+    if temperature == COLDEST:
+        return 1.0, f"{len(labels)} held-out rows do not determine it, the fit ran to {COLDEST}: LabelProbs are Probs"
+    return temperature, f"the fit ran to the end of its range, {HOTTEST}" if temperature == HOTTEST else ""
+
+
 def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
     """The mean gap between confidence and accuracy, over equal bins of the confidence (the largest probability).
 

@@ -63,8 +63,7 @@ def held_out(ids: Tensor, labels: Tensor, share: float, key: Key) -> tuple[Tenso
     About `share` of every class is held out, and never the last row of a class. Which rows depends on the key and on
     their ids, not on their order.
     """
-    by_draw = key.uniform(ids).argsort()
-    grouped = by_draw[labels[by_draw].argsort(stable=True)]  # by class, and inside a class by the draw
+    by_draw, grouped = _drawn(ids, labels, key)
     size_C = torch.bincount(labels)
     size_n = size_C[labels[grouped]]
     rank_n = torch.arange(len(ids)) - (size_C.cumsum(0) - size_C)[labels[grouped]]
@@ -76,3 +75,17 @@ def held_out(ids: Tensor, labels: Tensor, share: float, key: Key) -> tuple[Tenso
     kept = torch.ones(len(ids), dtype=torch.bool)
     kept[out] = False
     return kept.nonzero()[:, 0], out
+
+
+def folds(ids: Tensor, labels: Tensor, count: int, key: Key) -> Tensor:
+    """The fold 0..count-1 of each row, every class spread evenly over them; by key and ids, not by order."""
+    _, grouped = _drawn(ids, labels, key)
+    fold = torch.empty_like(grouped)
+    fold[grouped] = torch.arange(len(ids)) % count
+    return fold
+
+
+def _drawn(ids: Tensor, labels: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    """Places of the rows by their draw, and by class and inside a class by their draw."""
+    by_draw = key.uniform(ids).argsort()
+    return by_draw, by_draw[labels[by_draw].argsort(stable=True)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from labelwise.errors import ArgumentError, StoreError, extra
 from labelwise.keys import Key
 from labelwise.pool import Pool
-from labelwise.signals.calibrate import at_edge, fit_temperature
+from labelwise.signals.calibrate import label_temperature
 from labelwise.signals.estimator import (
     Classifier,
     EstimatorReader,
@@ -21,7 +21,7 @@ from labelwise.signals.estimator import (
     log_probabilities,
 )
 from labelwise.train.fit import Fit, checked_labels
-from labelwise.train.labelled import held_out
+from labelwise.train.labelled import folds
 from labelwise.train.objective import scaled
 
 _FOLDS = 5
@@ -94,27 +94,20 @@ class SklearnLearner:
     def _temperature(
         self, X: Any, ids: Tensor, labels: Tensor, weight_n: np.ndarray | None, classes: int, key: Key
     ) -> float:
-        """The T that fits rows which the classifier was not fitted on: each row is in one of five folds."""
+        """The T that fits rows the classifier was not fitted on: each row is left out once, in one of five folds."""
+        fold_n = folds(ids, labels, _FOLDS, key.fold("folds"))
         probs, truth = [], []
-        rest = torch.arange(len(ids))
         for fold in range(_FOLDS):
-            kept, out = held_out(ids[rest], labels[rest], 1 / (_FOLDS - fold), key.fold("fold", fold))
-            out, rest = rest[out], rest[kept]
-            others = torch.ones(len(ids), dtype=torch.bool)
-            others[out] = False
-            at = others.nonzero()[:, 0]
-            if not len(out) or len(labels[at].unique()) < 2:
+            rest = (fold_n != fold).nonzero()[:, 0]
+            # A class that is in no other fold has probability 0 whatever the classifier: it says nothing about T.
+            out = ((fold_n == fold) & torch.isin(labels, labels[rest])).nonzero()[:, 0]
+            weight = None if weight_n is None else weight_n[rest.numpy()]
+            if not len(out) or len(labels[rest].unique()) < 2 or (weight is not None and not weight.any()):
                 continue
-            some = None if weight_n is None else weight_n[at.numpy()]
-            if some is not None and not some.any():
-                continue
-            fitted = self._fitted(_rows(X, at), labels[at], some, classes, key)
+            fitted = self._fitted(_rows(X, rest), labels[rest], weight, classes, key)
             probs.append(fitted.probabilities(_rows(X, out), classes))
             truth.append(labels[out])
-        if not probs:
-            return 1.0
-        temperature = fit_temperature(log_probabilities(torch.cat(probs)), torch.cat(truth))
-        return 1.0 if at_edge(temperature) else temperature
+        return label_temperature(log_probabilities(torch.cat(probs)), torch.cat(truth))[0] if probs else 1.0
 
 
 class _Fitted:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from labelwise.errors import ArgumentError, LabelError
 from labelwise.keys import Key
 from labelwise.pool import Pool
-from labelwise.signals.calibrate import at_edge, fit_temperature
+from labelwise.signals.calibrate import label_temperature
 from labelwise.signals.forward import ModelReader, home, moved
 from labelwise.signals.head import Output
 from labelwise.train.epochs import Task, Training, Watch, train, watched_logits
@@ -46,7 +46,7 @@ class TorchLearner:
         schedule: ScheduleChoice = None,
         patience: int | None = 20,
         holdout: float = 0.1,
-        holdout_from: int = 50,
+        holdout_from: int = 200,
         valid: tuple[Any, Any] | None = None,
         augment: Callable[[Any, torch.Generator], Any] | None = None,
         objective: Objective | None = None,
@@ -180,19 +180,12 @@ class TorchLearner:
 
     def _temperature(self, model: nn.Module, watch: Watch | None, notes: dict[str, Any]) -> float:
         """The temperature of LabelProbs, with a note where nothing determines it."""
-        temperature = 1.0
-        if watch is None:
-            notes["temperature_note"] = "no held-out rows: LabelProbs are Probs"
-        else:
+        temperature, note = 1.0, "no held-out rows: LabelProbs are Probs"
+        if watch is not None:
             logits_MC = watched_logits(model, watch, self.how.output, self.how.autocast)
-            temperature = fit_temperature(logits_MC.cpu(), watch.labels)
-            if at_edge(temperature):
-                # The loss falls to the end of the range, as when every held-out row is right: no T is best.
-                notes["temperature_note"] = (
-                    f"{len(watch.at)} held-out rows do not determine it (the fit ran to {temperature}): "
-                    "LabelProbs are Probs"
-                )
-                temperature = 1.0
+            temperature, note = label_temperature(logits_MC.cpu(), watch.labels)
+        if note:
+            notes["temperature_note"] = note
         notes["temperature"] = temperature
         return temperature
 

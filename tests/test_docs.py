@@ -1,0 +1,50 @@
+"""The examples in the README and the docs run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def examples() -> list[tuple[str, str]]:
+    """Python blocks, each with its page and line. A page's blocks are run in order, in one process."""
+    found = []
+    for page in PAGES:
+        blocks = re.findall(r"```python run\n(.*?)```", page.read_text(), flags=re.DOTALL)
+        if blocks:
+            found.append((str(page.relative_to(ROOT)), "\n".join(blocks)))
+    return found
+
+
+@pytest.mark.parametrize(("page", "code"), examples())
+def test_examples_run(page: str, code: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, f"{page}\n{done.stderr}"
+
+
+def test_the_readme_has_an_example_for_each_door() -> None:
+    code = dict(examples())["README.md"]
+    for door in ("lw.select(", "lw.Session(", "lw.rounds("):
+        assert door in code
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_strategy_is_in_the_readme_table() -> None:
+    import labelwise as lw
+
+    text = (ROOT / "README.md").read_text()
+    for name in lw.strategies.names():
+        assert f"| `{name}`" in text
