@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -171,5 +172,10 @@ def _process(python: str, who: str, task: Answer, folder: Path, seconds: float) 
     return {"stopped": f"{how}: {last}"}
 
 
+def _stop(signum: int, frame: Any) -> None:
+    sys.exit(128 + signum)  # as an exception, so that the process being measured is ended as well
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(main())

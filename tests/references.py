@@ -12,7 +12,7 @@ import numpy as np
 def sq_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Squared Euclidean distances (N, M), from the differences themselves."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    return np.array([[float(np.sum((a - b) ** 2)) for b in y] for a in x]).reshape(len(x), len(y))
+    return ((x[:, None, :] - y[None, :, :]) ** 2).sum(2)
 
 
 def highest_first(ids: Sequence[int], scores: Sequence[float], k: int) -> list[int]:

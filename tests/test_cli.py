@@ -66,10 +66,12 @@ def test_select_writes_the_picks_of_the_library(files: Path) -> None:
     done = run("select", "--strategy", "badge", "-k", 10, "--probs", files / "p.npy", "--embedding", files / "h.npy",
                "--seed", 3, "--out", out)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader(out.open()))
+    rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [int(row["id"]) for row in rows] == expected.ids.tolist()
     assert [float(row["score"]) for row in rows] == expected.scores.tolist()
-    printed = run("select", "-s", "badge", "-k", 10, "--probs", files / "p.npy", "--embedding", files / "h.npy", "--seed", 3)
+    printed = run(
+        "select", "-s", "badge", "-k", 10, "--probs", files / "p.npy", "--embedding", files / "h.npy", "--seed", 3
+    )
     assert printed.stdout == out.read_text()
 
 
@@ -80,7 +82,9 @@ def test_select_writes_the_picks_of_the_library(files: Path) -> None:
 def test_select_reads_every_format(files: Path, probs: str, embedding: str) -> None:
     expected = lw.select("badge", k=5, probs=P, embedding=H)
     out = files / "picks.json"
-    done = run("select", "-s", "badge", "-k", 5, "--probs", files / probs, "--embedding", files / embedding, "--out", out)
+    done = run(
+        "select", "-s", "badge", "-k", 5, "--probs", files / probs, "--embedding", files / embedding, "--out", out
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(out.read_text())["ids"] == expected.ids.tolist()
 
@@ -103,7 +107,9 @@ def test_select_reads_every_format(files: Path, probs: str, embedding: str) -> N
 def test_select_says_what_is_wrong_in_one_message(files: Path, words: list[str], text: str) -> None:
     (files / "broken.npy").write_bytes(b"not an array")
     (files / "notes.txt").write_text("hello")
-    done = subprocess.run([sys.executable, "-m", "labelwise", "select", *words], capture_output=True, text=True, cwd=files)
+    done = subprocess.run(
+        [sys.executable, "-m", "labelwise", "select", *words], capture_output=True, text=True, cwd=files
+    )
     assert done.returncode != 0
     assert text in done.stderr
     assert "Traceback" not in done.stderr

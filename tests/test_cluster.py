@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from labelwise.choose import cluster
 from labelwise.keys import Key
-from labelwise.select import cluster
 from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.spec import Features
@@ -55,6 +55,16 @@ def test_every_row_has_the_number_of_its_nearest_centre_in_float32():
     assert np.allclose(dist[np.arange(300), _numbers(pool)], dist.min(1), atol=1e-5)
 
 
+def test_a_cluster_without_rows_stays_where_it_was(monkeypatch: pytest.MonkeyPatch):
+    far = torch.tensor([[0.0, 0.0], [900.0, 900.0], [3.0, 0.0]]).double()
+    monkeypatch.setattr(cluster, "_seeds", lambda pool, signal, clusters, key: far)
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    pool = _pool(x, 2)
+    centres = cluster.kmeans(pool, F, 3, Key(0))
+    assert centres[1].tolist() == [900, 900]
+    assert set(_numbers(pool).tolist()) == {0, 2}
+
+
 def test_seeds_follow_kmeans_plus_plus():
     x = np.array([[0.0, 0.0], [1.0, 0.0], [1.2, 0.1], [0.0, 1.5], [-1.0, -1.0]])
     dist = sq_distances(x, x)
@@ -64,7 +74,7 @@ def test_seeds_follow_kmeans_plus_plus():
             law[(first, *rest)] = chance / 5
     pool = _pool(x)
     seen = dict.fromkeys(law, 0)
-    for seed in range(1500):
+    for seed in range(1000):
         seeds = cluster._seeds(pool, F, 3, Key(seed)).numpy()
         seen[tuple(int((x == row).all(1).argmax()) for row in seeds)] += 1
     assert chi_square_p(list(seen.values()), list(law.values())) > 1e-7

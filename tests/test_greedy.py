@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 import labelwise as lw
+from labelwise.choose import nearest
 from labelwise.errors import NumericsError
 from labelwise.keys import Key
-from labelwise.select import nearest
 from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
@@ -117,6 +117,17 @@ def test_ties_of_a_greedy_choice_go_to_the_smaller_id():
     assert lw.select(PlainKCenter(), 4, embedding=x, ids=[8, 6, 7, 5]).ids.tolist() == [6, 7, 5, 8]
 
 
+@pytest.mark.parametrize(("dtype", "noise"), [(np.float64, 1e-13), (np.float32, 2.5e-7)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_gains_that_differ_by_rounding_are_tied(dtype: type, noise: float, count: int):
+    gain = np.array([[1 + noise], [1.0], [1 - noise], [0.5]], dtype)
+    assert gain[0] > gain[1] > gain[2]
+    pool = shards_of(torch.tensor([9, 5, 4, 1]), {E: torch.as_tensor(gain)}, count)
+    assert Weights().select(pool, NONE, 1, Key(0)).ids.tolist() == [4]
+    clear = shards_of(torch.tensor([9, 5]), {E: torch.tensor([[1 + 1e-4], [1.0]])}, 1)
+    assert Weights().select(clear, NONE, 1, Key(0)).ids.tolist() == [9]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_plain_badge_gives_the_picks_of_the_one_by_one_reference(seed: int):
     rng = np.random.default_rng(seed)
@@ -149,9 +160,9 @@ def test_plain_badge_has_the_law_of_the_fast_form():
 
     firsts = [int(Plain().select(pool, NONE, 1, Key(seed)).ids[0]) for seed in range(800)]
     assert chi_square_p(np.bincount(firsts, minlength=5), law) > 1e-7
-    nearest.begin(pool, E)
-    nearest.take_in(pool, E, Rows(torch.tensor([-1]), {E: torch.zeros(1, 2).double()}), taken=False)
-    fast = [int(nearest.by_chance(pool, E, 1, Key(seed)).ids[0]) for seed in range(800)]
+    with nearest.measured(pool, E):
+        nearest.take_in(pool, E, Rows(torch.tensor([-1]), {E: torch.zeros(1, 2).double()}), taken=False)
+        fast = [int(nearest.by_chance(pool, E, 1, Key(seed)).ids[0]) for seed in range(800)]
     assert chi_square_p(np.bincount(fast, minlength=5), law) > 1e-7
 
 

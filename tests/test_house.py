@@ -18,7 +18,7 @@ ROOMS = [
     "pool",
     "signals",
     "shards",
-    "select",
+    "choose",
     "strategies",
     "arrays",
     "label",
@@ -97,11 +97,11 @@ def test_the_check_of_imports_sees_every_spelling():
     """Otherwise the test above passes because it is blind."""
     text = (
         "import labelwise.loop\nfrom labelwise import cli\nfrom labelwise.bench.data import x\n"
-        "from ..select import nearest\nfrom .place import place\nfrom . import shards\nfrom .. import report\n"
+        "from ..choose import nearest\nfrom .place import place\nfrom . import shards\nfrom .. import report\n"
         "def f():\n    from labelwise.theory import y\nimport labelwise\n"
     )
     found = _targets(text, ("labelwise", "shards"))
-    assert found == {"loop", "cli", "bench", "select", "shards", "report", "theory", ""}
+    assert found == {"loop", "cli", "bench", "choose", "shards", "report", "theory", ""}
 
 
 @pytest.mark.parametrize("path", FILES, ids=_name)

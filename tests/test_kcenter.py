@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labelwise as lw
+from labelwise.choose import nearest
 from labelwise.keys import Key
-from labelwise.select import nearest
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding
 from references import farthest_first, sq_distances
@@ -18,11 +18,9 @@ EXACT = ("grid", "square", "line", "equal")  # whole numbers: distances are exac
 def _fast(x: np.ndarray, ids: np.ndarray, start: np.ndarray, k: int) -> nearest.Best:
     """farthest_first after the rows `start` (ids) were taken."""
     pool = shards_of(torch.as_tensor(ids), {E: torch.as_tensor(x)})
-    nearest.begin(pool, E)
-    nearest.take_in(pool, E, pool.take(torch.as_tensor(start)))
-    best = nearest.farthest_first(pool, E, k)
-    nearest.end(pool)
-    return best
+    with nearest.measured(pool, E):
+        nearest.take_in(pool, E, pool.take(torch.as_tensor(start)))
+        return nearest.farthest_first(pool, E, k)
 
 
 def _adversarial(name: str, rng: np.random.Generator) -> np.ndarray:

@@ -38,11 +38,11 @@ def test_golden_values():
     """A change of the hash changes every pick of every user: it has to be noticed."""
     u = Key(7).uniform(torch.tensor([0, 1, 2, 1 << 62, -1]))
     assert u.tolist() == [
-        0.39847695758743257,
-        0.9327061602402944,
-        0.9883523767497853,
-        0.4360535062321,
-        0.6242868561825352,
+        0.6046974383364349,
+        0.10524225768376316,
+        0.7615409246988966,
+        0.683011513678628,
+        0.03713176084782088,
     ]
     assert Key(0).fold("select", 3).seed == int.from_bytes(
         hashlib.blake2b(b"(0, 'select', 3)", digest_size=8).digest(), "little"

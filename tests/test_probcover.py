@@ -3,9 +3,9 @@ import pytest
 import torch
 
 import labelwise as lw
+from labelwise.choose import cluster
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.select import cluster
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Features
 from labelwise.strategies import ProbCover

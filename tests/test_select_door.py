@@ -206,6 +206,11 @@ def test_no_column():
 # --- ids -------------------------------------------------------------------------------------------------------------
 
 
+def test_duplicate_ids_are_refused():
+    with pytest.raises(RowError, match="distinct; id 7 "):
+        lw.select("entropy", 1, probs=P[:4], ids=[8, 7, 3, 7])
+
+
 def test_duplicate_ids_name_one_with_its_own_count():
     with pytest.raises(RowError, match="id 7 is there 2 times"):
         lw.select("entropy", 1, probs=P[:6], ids=[7, 1, 7, 9, 9, 9])

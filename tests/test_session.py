@@ -113,7 +113,7 @@ def test_load_refuses_another_pool_and_create_refuses_a_used_folder(tmp_path) ->
         lw.Session(X, quick(), "margin", classes=3, folder=tmp_path)
     with pytest.raises(errors.StoreError, match="content of the pool"):
         lw.Session.load(tmp_path, X + 1, quick())
-    with pytest.raises(errors.StoreError, match="number of rows|content of the pool"):
+    with pytest.raises(errors.StoreError, match=r"number of rows|content of the pool"):
         lw.Session.load(tmp_path, X[:50], quick())
     with pytest.raises(errors.StoreError, match="no session"):
         lw.Session.load(tmp_path / "elsewhere", X, quick())

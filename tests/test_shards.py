@@ -131,7 +131,7 @@ def test_blocks_cover_all_rows_once_whatever_their_size(monkeypatch: pytest.Monk
         blocks = list(shard.blocks(scratch=1))
         assert torch.equal(torch.cat([rows.ids for _, rows in blocks]), shard.ids)
         assert torch.equal(shard.each(lambda rows: rows.tensor(E) * 2), values * 2)
-        assert len(blocks) == {1: 16, 3000: 3, 8 << 20: 1}[size]
+        assert len(blocks) == {1: 16, 3000: 14, 8 << 20: 1}[size]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,10 @@ def test_place_keeps_content_and_dtype(dtype: torch.dtype, mapped: bool, tmp_pat
     assert shard.ids.tolist() == [3 * i - 9 for i in range(11)]
     assert set(shard.columns) == set(columns)
     for signal, column in columns.items():
-        assert shard.columns[signal].dtype == column.dtype
-        assert torch.equal(shard.columns[signal], column)
+        # Files have no bfloat16; float32 holds its values exactly.
+        kept = torch.float32 if mapped and column.dtype == torch.bfloat16 else column.dtype
+        assert shard.columns[signal].dtype == kept
+        assert torch.equal(shard.columns[signal], column.to(kept))
     if mapped:
         assert len(list((tmp_path / "deep" / "folder").iterdir())) == 3
     else:

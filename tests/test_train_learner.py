@@ -12,7 +12,7 @@ from torch import nn
 from labelwise.errors import ArgumentError, LabelError, ModelError
 from labelwise.pool import Pool
 from labelwise.signals.spec import Probs
-from labelwise.train import Learner, SklearnLearner, TorchLearner, evaluate, learner
+from labelwise.train import Learner, SklearnLearner, TorchLearner, evaluate, learner_of
 
 
 class Small(nn.Module):
@@ -23,14 +23,14 @@ class Small(nn.Module):
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), Small, lambda: Small()])
 def test_torch_models_and_factories(model):
-    assert isinstance(learner(model), TorchLearner)
-    assert learner(model).model is model
+    assert isinstance(learner_of(model), TorchLearner)
+    assert learner_of(model).model is model
 
 
 def test_classifiers_and_learners():
-    assert isinstance(learner(LogisticRegression()), SklearnLearner)
+    assert isinstance(learner_of(LogisticRegression()), SklearnLearner)
     own = TorchLearner(Small)
-    assert learner(own) is own
+    assert learner_of(own) is own
     assert isinstance(own, Learner)
     assert isinstance(SklearnLearner(LogisticRegression()), Learner)
 
@@ -45,7 +45,7 @@ def test_classifiers_and_learners():
 )
 def test_anything_else_is_told_what_is_accepted(model, found):
     with pytest.raises(ArgumentError, match=rf"nn.Module.*fit and\s*predict_proba.*{found}"):
-        learner(model)
+        learner_of(model)
 
 
 class Told:

@@ -1,15 +1,73 @@
-"""Labelwise: choose which rows of an unlabelled pool are worth labelling, train on the answers, show what was saved."""
+"""Labelwise: choose which rows of an unlabelled pool are worth labelling, train on the answers, show what was saved.
 
-from labelwise import errors, strategies
-from labelwise.keys import Key
-from labelwise.loop import rounds
-from labelwise.pool import Pool
-from labelwise.recipes import Recipe
-from labelwise.report.record import Record
-from labelwise.select import Greedy, Scored, Selection, Strategy
-from labelwise.session import Session
-from labelwise.train import Mean, SklearnLearner, TorchLearner, Weighted
+Three doors, from the one that does least for you to the one that does most:
 
-from labelwise.arrays import select  # isort: skip
+    lw.select(strategy, k, probs=..., embedding=...)     arrays in, batch out
+    lw.Session(pool, learner, recipe)                     ask and tell: you own the loop
+    lw.rounds(pool, oracle, learner, recipe, k, n)        the whole loop, one record for each round
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labelwise import errors as errors
+    from labelwise import recipes as recipes
+    from labelwise import report as report
+    from labelwise import strategies as strategies
+    from labelwise import train as train
+    from labelwise.arrays import select as select
+    from labelwise.choose import Greedy as Greedy
+    from labelwise.choose import Scored as Scored
+    from labelwise.choose import Selection as Selection
+    from labelwise.choose import Strategy as Strategy
+    from labelwise.keys import Key as Key
+    from labelwise.loop import rounds as rounds
+    from labelwise.pool import Ledger as Ledger
+    from labelwise.pool import Pool as Pool
+    from labelwise.recipes import Recipe as Recipe
+    from labelwise.report import Record as Record
+    from labelwise.session import Session as Session
+    from labelwise.train import Mean as Mean
+    from labelwise.train import SklearnLearner as SklearnLearner
+    from labelwise.train import TorchLearner as TorchLearner
+    from labelwise.train import Weighted as Weighted
 
 __version__ = "0.1.0"
+
+# Looked up on first use, in the order of the road: importing torch takes longer than `labelwise --help` may.
+_HOME = {
+    "errors": "labelwise.errors",
+    "Key": "labelwise.keys",
+    "Pool": "labelwise.pool",
+    "Ledger": "labelwise.pool",
+    "Selection": "labelwise.choose",
+    "Strategy": "labelwise.choose",
+    "Scored": "labelwise.choose",
+    "Greedy": "labelwise.choose",
+    "strategies": "labelwise.strategies",
+    "select": "labelwise.arrays",
+    "train": "labelwise.train",
+    "Mean": "labelwise.train",
+    "Weighted": "labelwise.train",
+    "TorchLearner": "labelwise.train",
+    "SklearnLearner": "labelwise.train",
+    "report": "labelwise.report",
+    "Record": "labelwise.report",
+    "recipes": "labelwise.recipes",
+    "Recipe": "labelwise.recipes",
+    "Session": "labelwise.session",
+    "rounds": "labelwise.loop",
+}
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'labelwise' has no attribute {name!r}")
+    home = importlib.import_module(_HOME[name])
+    return home if home.__name__ == f"labelwise.{name}" else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, "__version__"])

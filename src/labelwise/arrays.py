@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from labelwise import strategies
-from labelwise.select import Selection, Strategy
-from labelwise.select.arrays import choose
+from labelwise.choose import Selection, Strategy
+from labelwise.choose.door import choose
 
 
 def select(

@@ -31,7 +31,8 @@ class Key:
 
     def fold(self, *names: str | int) -> Key:
         """A new key for the purpose `names`; equal names give equal keys."""
-        digest = hashlib.blake2b(repr((self.seed, *names)).encode(), digest_size=8).digest()
+        plain = [name if isinstance(name, str) else int(name) for name in names]  # NumPy's integers print otherwise
+        digest = hashlib.blake2b(repr((self.seed, *plain)).encode(), digest_size=8).digest()
         return Key(int.from_bytes(digest, "little"))
 
     def generator(self) -> torch.Generator:
@@ -48,8 +49,10 @@ class Key:
 
     def uniform(self, ids: Tensor) -> Tensor:
         """One float64 in (0, 1) for each id (n,), a function of (key, id) alone."""
-        bits = _mix(_mix(ids.to(torch.int64) ^ _signed(self.seed)) + _signed(self.seed * 0x9E3779B97F4A7C15))
-        return (_right(bits, 11).to(torch.float64) + 0.5) * 2.0**-53
+        offset = _signed((self.seed + 1) * 0x9E3779B97F4A7C15)  # + 1: the mixing leaves zero where it is
+        bits = _mix(_mix(ids.to(torch.int64) ^ _signed(self.seed)) + offset)
+        # 52 bits and a half: the largest is below 1 by what float64 can still tell.
+        return (_right(bits, 12).to(torch.float64) + 0.5) * 2.0**-52
 
     def exponential(self, ids: Tensor) -> Tensor:
         """One standard exponential in float64 for each id (n,): the waiting time of a race between rows."""

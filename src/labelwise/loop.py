@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.choose import Selection, Strategy
+from labelwise.choose.door import key_of
 from labelwise.errors import ArgumentError, BudgetError, RowError
 from labelwise.keys import Key
 from labelwise.label import oracle_of
@@ -19,8 +21,6 @@ from labelwise.pool import Pool
 from labelwise.recipes import Recipe
 from labelwise.report.environment import environment, peak_mb
 from labelwise.report.record import Record
-from labelwise.select import Selection, Strategy
-from labelwise.select.arrays import key_of
 from labelwise.session import Session
 from labelwise.train import evaluate
 

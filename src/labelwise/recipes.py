@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from labelwise import strategies
+from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError
-from labelwise.select import Strategy
 
 
 @dataclass(frozen=True)
@@ -54,5 +54,7 @@ def get(recipe: str | Strategy | Recipe) -> Recipe:
 
 
 def _settings(strategy: Strategy) -> dict[str, Any]:
-    values = {f.name: getattr(strategy, f.name) for f in fields(strategy)} if is_dataclass(strategy) else {}
+    values: dict[str, Any] = (
+        {f.name: getattr(strategy, f.name) for f in fields(strategy)} if is_dataclass(strategy) else {}
+    )
     return {"class": type(strategy).__name__, **values}

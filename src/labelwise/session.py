@@ -17,17 +17,16 @@ import torch
 from torch import Tensor
 
 from labelwise import recipes, store
+from labelwise.choose import Selection, Strategy
+from labelwise.choose.door import check_budget, key_of
 from labelwise.errors import LabelError, NeedError, RowError
 from labelwise.label.oracle import class_numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
-from labelwise.select import Selection, Strategy
-from labelwise.select.arrays import check_budget, key_of
 from labelwise.shards import Shards, place
 from labelwise.signals.read import read
 from labelwise.signals.spec import Features, Signal, stored
-from labelwise.train import Fit
-from labelwise.train import learner as learner_of
+from labelwise.train import Fit, learner_of
 
 
 class Session:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.select import Selection
+    from labelwise.choose import Selection
 
 _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
 

@@ -60,7 +60,9 @@ def class_numbers(labels: Any, classes: Sequence[str] | int | None) -> list[int]
     for position, label in enumerate(_listed(labels)):
         if isinstance(label, str):
             if names is None:
-                raise LabelError(f"label {label!r} is a name, but the names of the classes are not known; pass classes=")
+                raise LabelError(
+                    f"label {label!r} is a name, but the names of the classes are not known; pass classes="
+                )
             if label not in names:
                 raise LabelError(f"label {label!r} (entry {position}) is none of the classes {', '.join(names)}")
             numbers.append(names.index(label))

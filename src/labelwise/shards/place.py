@@ -12,16 +12,25 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import StoreError
-from labelwise.shards.shards import Shard, Shards
+from labelwise.shards.shards import Shard, Shards, computed_in
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
 
 
-def shards_of(ids: Tensor, columns: Mapping[Signal, Tensor], count: int = 1) -> Shards:
+def shards_of(
+    ids: Tensor,
+    columns: Mapping[Signal, Tensor],
+    count: int = 1,
+    dtype: torch.dtype | None = None,
+    whose: str = "row id",
+) -> Shards:
     """Shards over whole columns, as views: nothing is copied."""
+    dtype = computed_in(columns) if dtype is None else dtype
     edges = [len(ids) * i // count for i in range(count + 1)]
     parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
-    return Shards([Shard(ids[part], {signal: column[part] for signal, column in columns.items()}) for part in parts])
+    return Shards(
+        [Shard(ids[part], {signal: column[part] for signal, column in columns.items()}, dtype, whose) for part in parts]
+    )
 
 
 def place(stream: Iterable[Rows], n: int, folder: Path | None = None) -> Shards:
@@ -37,14 +46,26 @@ def place(stream: Iterable[Rows], n: int, folder: Path | None = None) -> Shards:
         if stop > n:
             raise StoreError(f"expected {n} rows from the stream, found more; the pool changed while it was read")
         ids_N[start:stop] = rows.ids
+        if start == 0:
+            columns = {signal: _column(signal, n, values, folder) for signal, values in rows.columns.items()}
+        _check_form(columns, rows)
         for signal, values in rows.columns.items():
-            if signal not in columns:
-                columns[signal] = _column(signal, n, values, folder)
             columns[signal][start:stop] = values.cpu()
         start = stop
     if start != n:
         raise StoreError(f"expected {n} rows from the stream, found {start}; the pool changed while it was read")
     return shards_of(ids_N, columns)
+
+
+def _check_form(columns: Mapping[Signal, Tensor], rows: Rows) -> None:
+    """Every batch must have the columns of the first, of the same shape."""
+    expected = {signal: tuple(column.shape[1:]) for signal, column in columns.items()}
+    found = {signal: tuple(values.shape[1:]) for signal, values in rows.columns.items()}
+    if expected != found:
+        raise StoreError(
+            f"the rows changed their form while they were read: expected {expected} for each row, found {found} from "
+            f"row id {int(rows.ids[0])} on"
+        )
 
 
 def _column(signal: Signal, n: int, first: Tensor, folder: Path | None) -> Tensor:
@@ -54,5 +75,7 @@ def _column(signal: Signal, n: int, first: Tensor, folder: Path | None) -> Tenso
         return torch.empty(shape, dtype=first.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (re.sub(r"[^a-z0-9]+", "-", repr(signal).lower()).strip("-") + ".npy")
-    dtype = first.new_empty(0).numpy().dtype
+    # NumPy has no bfloat16: its values are kept in float32, which holds them exactly.
+    first = first.float() if first.dtype == torch.bfloat16 else first
+    dtype = first.new_empty(0, device="cpu").numpy().dtype
     return torch.from_numpy(np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape))

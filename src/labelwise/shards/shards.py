@@ -23,6 +23,7 @@ from labelwise.signals.spec import Signal
 T = TypeVar("T")
 
 CPU_BLOCK_BYTES = 8 << 20  # a block of rows and its scratch stay in the cache; smaller ones cost more in calls
+ID_WIDTH = 8  # what a row's id and a draw hashed from it take, in numbers
 DEVICE_BLOCK_BYTES = 256 << 20  # an accelerator wants long kernels
 
 
@@ -40,10 +41,15 @@ class Shard:
     stays float64, everything else is computed in float32.
     """
 
-    def __init__(self, ids: Tensor, columns: Mapping[Signal, Tensor]):
+    def __init__(
+        self, ids: Tensor, columns: Mapping[Signal, Tensor], dtype: torch.dtype | None = None, whose: str = "row id"
+    ):
         self.ids = ids
         self.columns = dict(columns)
+        self.dtype = computed_in(columns) if dtype is None else dtype
         self.state: dict[str, Tensor] = {}
+        self.shift: dict[Signal, Tensor] = {}  # what is taken off a column when it is read, see choose/centre.py
+        self._whose = whose  # what a row is called in an error
         self._checked = False
 
     def __len__(self) -> int:
@@ -52,12 +58,6 @@ class Shard:
     @property
     def device(self) -> torch.device:
         return self.ids.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What this shard's rows are computed in."""
-        wide = any(column.dtype == torch.float64 for column in self.columns.values())
-        return torch.float64 if wide else torch.float32
 
     def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
         """Blocks of rows in order, with their place in the shard; `scratch` numbers a row is what the caller adds.
@@ -70,7 +70,7 @@ class Shard:
             rows = self.rows(where)
             if not self._checked:
                 for signal, column in rows.columns.items():
-                    check_block(signal, rows.ids, column, self.columns[signal].dtype)
+                    check_block(signal, rows.ids, column, self.columns[signal].dtype, self._whose)
             yield where, rows
         self._checked = True
 
@@ -86,16 +86,15 @@ class Shard:
 
     def rows(self, where: slice | Tensor) -> Rows:
         """The rows at these positions, cast for computing."""
-        dtype = self.dtype
-        return Rows(
-            self.ids[where],
-            {signal: column[where].to(self.device, dtype) for signal, column in self.columns.items()},
-        )
+        columns = {signal: column[where].to(self.device, self.dtype) for signal, column in self.columns.items()}
+        for signal, mean_D in self.shift.items():
+            columns[signal] = columns[signal] - mean_D
+        return Rows(self.ids[where], columns)
 
     def _block_rows(self, scratch: int) -> int:
         budget = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
-        width = scratch + sum(column[:1].numel() for column in self.columns.values())
-        return max(64, budget // (max(1, width) * self.dtype.itemsize))
+        width = ID_WIDTH + scratch + sum(column[:1].numel() for column in self.columns.values())
+        return max(64, budget // (width * self.dtype.itemsize))
 
 
 class Shards:
@@ -127,8 +126,8 @@ class Shards:
         found = self.map(functools.partial(_shard_best, fn, k, slack))
         ids, values = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
         if slack:
-            near = values >= _floor(values.max(), slack)
-            first = ids.masked_fill(~near, torch.iinfo(torch.int64).max).argmin()
+            order = ids.argsort()
+            first = order[(values[order] >= _floor(values.max(), slack)).to(torch.uint8).argmax()]
             return Best(ids[first : first + 1], values[first : first + 1])
         order = _order(ids, values)[:k]
         return Best(ids[order], values[order])
@@ -148,6 +147,12 @@ class Shards:
         return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order.to(home)], merged)
 
 
+def computed_in(columns: Mapping[Signal, Tensor]) -> torch.dtype:
+    """float64 as soon as one column is float64, else float32."""
+    wide = any(column.dtype == torch.float64 for column in columns.values())
+    return torch.float64 if wide else torch.float32
+
+
 def _floor(top: Tensor, slack: float) -> Tensor:
     """The smallest value that counts as equal to `top`."""
     return top - slack * top.abs()
@@ -163,11 +168,13 @@ def _shard_best(fn: Callable[[Shard], Tensor], k: int, slack: float, shard: Shar
     """One shard's candidates for `Shards.best`."""
     values_N = fn(shard)
     if slack:
-        near = (values_N >= _floor(values_N.max(), slack)).nonzero()[:, 0]
-        # The smallest id that is tied here, and the highest value here: another shard may be above all of these.
-        tied = near[shard.ids[near].argmin()]
-        both = torch.stack([tied, values_N.argmax()])
-        return shard.ids[both], values_N[both]
+        # Another shard may hold a higher value, so which rows are tied is not known yet. Whatever the floor will be,
+        # the smallest id above it is one whose value is higher than those of all smaller ids.
+        tied = (values_N >= _floor(values_N.max(), slack)).nonzero()[:, 0]
+        tied = tied[shard.ids[tied].argsort()]
+        highest = values_N[tied].cummax(0).values
+        front = torch.cat([tied[:1], tied[1:][highest[1:] > highest[:-1]]])
+        return shard.ids[front], values_N[front]
     if k >= len(values_N):
         return shard.ids, values_N
     # topk leaves open which of the rows tied at the edge it takes: keep the ones above the edge, then the smallest ids.

@@ -12,40 +12,40 @@ SUM_TOLERANCE = 1e-3  # float32 softmax over thousands of classes is within 1e-4
 HALF_SUM_TOLERANCE = 1e-2
 
 
-def check_block(signal: Signal, ids: Tensor, values: Tensor, stored: torch.dtype) -> None:
+def check_block(signal: Signal, ids: Tensor, values: Tensor, stored: torch.dtype, whose: str = "row id") -> None:
     """Raise NumericsError that names the first bad row of a block of `signal`, stored in dtype `stored`."""
     flat_NV = values.reshape(len(values), -1)
     if isinstance(signal, Probs | LabelProbs):
-        _check_probabilities(signal, ids, flat_NV, stored)
+        _check_probabilities(signal, ids, flat_NV, stored, whose)
     # A finite sum has only finite terms. Large finite terms may overflow it, so a sum that is not is looked at again.
     elif not bool(torch.isfinite(flat_NV.sum())):
-        _check_finite(signal, ids, flat_NV)
+        _check_finite(signal, ids, flat_NV, whose)
 
 
-def _check_finite(signal: Signal, ids: Tensor, flat_NV: Tensor) -> None:
+def _check_finite(signal: Signal, ids: Tensor, flat_NV: Tensor, whose: str) -> None:
     bad_N = ~torch.isfinite(flat_NV).all(1)
     if bool(bad_N.any()):
         row = int(bad_N.nonzero()[0])
         column = int((~torch.isfinite(flat_NV[row])).nonzero()[0])
         raise NumericsError(
-            f"{signal.array} ({signal!r}) must be finite, but row id {int(ids[row])} holds "
+            f"{signal.array} ({signal!r}) must be finite, but {whose} {int(ids[row])} holds "
             f"{float(flat_NV[row, column])} in column {column} ({int(bad_N.sum())} such rows in this block). "
             "Mend the row or leave it out of the pool."
         )
 
 
-def _check_probabilities(signal: Signal, ids: Tensor, p_NC: Tensor, stored: torch.dtype) -> None:
+def _check_probabilities(signal: Signal, ids: Tensor, p_NC: Tensor, stored: torch.dtype, whose: str) -> None:
     tolerance = HALF_SUM_TOLERANCE if stored in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
     sum_N = p_NC.sum(1)
     fine_N = (sum_N - 1).abs() <= tolerance
     if bool(fine_N.all()) and bool(p_NC.amin() >= 0):
         return
-    _check_finite(signal, ids, p_NC)
+    _check_finite(signal, ids, p_NC, whose)
     bad_N = ~fine_N | (p_NC.amin(1) < 0)
     row = int(bad_N.nonzero()[0])
     raise NumericsError(
         f"{signal.array} ({signal!r}) must hold probabilities: at least 0, with a row sum of 1 within {tolerance}. "
-        f"Row id {int(ids[row])} sums to {float(sum_N[row]):.6g} and its smallest entry is "
+        f"{whose[0].upper()}{whose[1:]} {int(ids[row])} sums to {float(sum_N[row]):.6g} and its smallest entry is "
         f"{float(p_NC[row].amin()):.6g} ({int(bad_N.sum())} such rows in this block). "
         "If these are logits, pass their softmax."
     )

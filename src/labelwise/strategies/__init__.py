@@ -1,7 +1,7 @@
 """Strategies: one method, one file. `names()` lists them, `get(name)` makes one with its default parameters."""
 
+from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError
-from labelwise.select import Strategy
 from labelwise.strategies.badge import Badge
 from labelwise.strategies.kcenter import KCenter
 from labelwise.strategies.probcover import ProbCover
@@ -35,7 +35,7 @@ def get(strategy: str | Strategy) -> Strategy:
     """The strategy of this name with its default parameters; a Strategy is given back as it is."""
     if isinstance(strategy, Strategy):
         return strategy
-    if strategy not in ALL:
+    if not isinstance(strategy, str) or strategy not in ALL:
         raise ArgumentError(f"there is no strategy {strategy!r}; there are: {', '.join(ALL)}")
     return ALL[strategy]()
 

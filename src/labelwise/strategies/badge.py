@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import torch
 
+from labelwise.choose import Selection, Strategy, nearest
+from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import tie
 from labelwise.keys import Key
-from labelwise.select import Selection, Strategy, nearest
-from labelwise.select.selection import equal_weights
-from labelwise.select.strategy import tie
 from labelwise.shards import Shards
 from labelwise.signals.spec import HeadGrad, Needs
 
@@ -34,13 +34,12 @@ class Badge(Strategy):
     paper = "Ash et al., ICLR 2020"
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        nearest.begin(pool, GRADIENT)
-        first = nearest.longest(pool, tie(pool))
-        ids, values = [first.ids], [first.values.double()]
-        if k > 1:
-            nearest.take_in(pool, GRADIENT, pool.take(first.ids))
-            rest = nearest.by_chance(pool, GRADIENT, k - 1, key)
-            ids.append(rest.ids)
-            values.append(rest.values)
-        nearest.end(pool)
+        with nearest.measured(pool, GRADIENT):
+            first = nearest.longest(pool, tie(pool))
+            ids, values = [first.ids], [first.values.double()]
+            if k > 1:
+                nearest.take_in(pool, GRADIENT, pool.take(first.ids))
+                rest = nearest.by_chance(pool, GRADIENT, k - 1, key)
+                ids.append(rest.ids)
+                values.append(rest.values)
         return equal_weights(torch.cat(ids), torch.cat(values))

@@ -13,41 +13,33 @@ from __future__ import annotations
 
 import torch
 
+from labelwise.choose import Selection, Strategy, nearest
+from labelwise.choose.centre import about_the_middle
+from labelwise.choose.selection import equal_weights
 from labelwise.keys import Key
-from labelwise.select import Selection, Strategy, nearest
-from labelwise.select.selection import equal_weights
-from labelwise.shards import Best, Shard, Shards
-from labelwise.signals.rows import Rows
+from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, Needs
+
+EMBEDDING = Embedding()
 
 
 class KCenter(Strategy):
     """Farthest-first traversal of the embeddings, started from the labelled rows."""
 
-    needs = Needs(pool=(Embedding(),), labelled=(Embedding(),))
+    needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING,))
     cost = "N (L + k) D"
     paper = "Sener & Savarese, ICLR 2018"
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        nearest.begin(pool, Embedding())
-        parts: list[Best] = []
-        if labelled.n:
-            for centres in labelled.map(_rows):
-                nearest.take_in(pool, Embedding(), centres, taken=False)
-        else:
+        with about_the_middle(pool.join(labelled), EMBEDDING), nearest.measured(pool, EMBEDDING):
+            if labelled.n:
+                for centres in labelled.map(lambda shard: shard.rows(slice(None))):
+                    nearest.take_in(pool, EMBEDDING, centres, taken=False)
+                best = nearest.farthest_first(pool, EMBEDDING, k)
+                return equal_weights(best.ids, best.values)
             first = pool.best(lambda shard: key.uniform(shard.ids), 1)
-            nearest.take_in(pool, Embedding(), pool.take(first.ids))
-            parts.append(Best(first.ids, torch.zeros(1, dtype=torch.float64)))
-            k -= 1
-        if k:
-            parts.append(nearest.farthest_first(pool, Embedding(), k))
-        nearest.end(pool)
-        ids, values = (torch.cat([part[i].double() if i else part[i] for part in parts]) for i in (0, 1))
-        return equal_weights(ids, values)
-
-
-def _rows(shard: Shard) -> Rows:
-    """All rows of a shard of labelled rows, checked."""
-    for _ in shard.blocks():
-        pass
-    return shard.rows(slice(0, len(shard)))
+            if k == 1:
+                return equal_weights(first.ids, torch.zeros(1))
+            nearest.take_in(pool, EMBEDDING, pool.take(first.ids))
+            best = nearest.farthest_first(pool, EMBEDDING, k - 1)
+        return equal_weights(torch.cat([first.ids, best.ids]), torch.cat([torch.zeros(1), best.values]))

@@ -5,10 +5,10 @@ covered when a labelled or picked row lies within delta of it in feature space.
 
     pick = argmax_i #{u not covered : |x_i - x_u| <= delta}, ties to the smaller id
 
-delta is the largest radius at which a share `purity` of the balls holds rows of one cluster only, clusters found by
-k-means with `classes` centres (section 4 of the paper). A ball of radius delta around i is pure exactly while delta is
-below the distance of i to the nearest row of another cluster, so delta is a quantile of those distances; they are
-measured for at most 2,048 rows drawn at random.
+delta is just short of the radius at which fewer than a share `purity` of the balls hold rows of one cluster only,
+clusters found by k-means with `classes` centres (section 4 of the paper). A ball around i is pure exactly while its
+radius is below the distance of i to the nearest row of another cluster, so delta is a quantile of those distances;
+they are measured for at most 2,048 rows drawn at random.
 Cost N^2 D arithmetic as matrix products; no table of N x N is kept. Once every row is covered the rest of the batch
 is drawn at random, and the notes say how many that was.
 Departs from the paper: none known in the picks; the graph is never stored, counts are lowered as rows are covered.
@@ -17,18 +17,20 @@ Departs from the paper: none known in the picks; the graph is never stored, coun
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from labelwise.choose import Selection, Strategy, cluster
+from labelwise.choose.centre import about_the_middle
+from labelwise.choose.selection import equal_weights
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.select import Selection, Strategy, cluster
-from labelwise.select.selection import equal_weights
 from labelwise.shards import Shard, Shards
-from labelwise.signals.rows import Rows, sq_dist
+from labelwise.signals.rows import Rows, checked_norm, sq_dist
 from labelwise.signals.spec import Features, Needs
 
 FEATURES = Features()
@@ -56,38 +58,26 @@ class ProbCover(Strategy):
     cold = True
 
     def __post_init__(self) -> None:
-        if self.delta is not None and not self.delta > 0:
-            raise ArgumentError(f"ProbCover(delta=...) must be above 0, found {self.delta}")
-        if not 0 < self.purity <= 1:
-            raise ArgumentError(f"ProbCover(purity=...) must be above 0 and at most 1, found {self.purity}")
-        if self.classes < 2:
-            raise ArgumentError(f"ProbCover(classes=...) must be at least 2, found {self.classes}")
+        if self.delta is not None and not (_number(self.delta) and self.delta > 0):
+            raise ArgumentError(f"ProbCover(delta=...) must be a number above 0, found {self.delta!r}")
+        if not (_number(self.purity) and 0 < self.purity <= 1):
+            raise ArgumentError(f"ProbCover(purity=...) must be above 0 and at most 1, found {self.purity!r}")
+        if not isinstance(self.classes, int) or self.classes < 2:
+            raise ArgumentError(f"ProbCover(classes=...) must be a whole number of at least 2, found {self.classes!r}")
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))
-        pool.map(_begin)
-        for centres in _parts(labelled, _ids(labelled)):
-            pool.map(functools.partial(_cover, centres, delta))
-        for rows in _parts(pool, torch.cat(pool.map(_not_covered))):
-            pool.map(functools.partial(_count, rows, delta, 1.0))
-        ids: list[int] = []
-        scores: list[float] = []
-        while len(ids) < k:
-            best = pool.best(_degree, 1)
-            if best.values[0] <= 0:
-                break
-            pick = pool.take(best.ids)
-            for rows in _parts(pool, torch.cat(pool.map(functools.partial(_cover, pick, delta)))):
-                pool.map(functools.partial(_count, rows, delta, -1.0))
-            ids.append(int(best.ids[0]))
-            scores.append(float(best.values[0]))
-            pool.map(functools.partial(_take, best.ids))
-        notes = {"delta": delta, "covered": pool.sum(_covered) / pool.n, "at_random": k - len(ids)}
-        if len(ids) < k:
-            rest = pool.best(functools.partial(_lottery, key.fold("rest")), k - len(ids))
-            ids.extend(rest.ids.tolist())
-            scores.extend([0.0] * len(rest.ids))
-        pool.map(_end)
+        try:
+            with about_the_middle(pool.join(labelled), FEATURES):
+                pool.map(_begin)
+                delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))
+                ids, scores = _cover_greedily(pool, labelled, k, delta)
+            notes = {"delta": delta, "covered": pool.sum(_covered) / pool.n, "at_random": k - len(ids)}
+            if len(ids) < k:
+                rest = pool.best(functools.partial(_lottery, key.fold("rest")), k - len(ids))
+                ids.extend(rest.ids.tolist())
+                scores.extend([0.0] * len(rest.ids))
+        finally:
+            pool.map(_end)
         return equal_weights(ids, scores, notes)
 
     def _pure_radius(self, pool: Shards, key: Key) -> float:
@@ -101,14 +91,41 @@ class ProbCover(Strategy):
             rows, own = pool.take(part), torch.tensor([number[i] for i in part.tolist()])
             gaps = pool.map(functools.partial(_other_cluster, rows, own))
             gap[start : start + COLUMNS] = torch.stack(gaps).amin(0)
-        pool.map(lambda shard: shard.state.pop("cluster") is None)
         gap = gap[torch.isfinite(gap)].sqrt().sort().values
         if len(centres) < 2 or not len(gap) or gap[-1] == 0:
             return torch.finfo(torch.float32).tiny  # copies of one row: any radius covers all of them
-        # Between two measured distances, so that no row lies on the edge of a ball by construction.
-        place = min(int((1 - self.purity) * len(gap)), len(gap) - 1)
-        below = float(gap[place - 1]) if place else 0.0
-        return max((below + float(gap[place])) / 2, torch.finfo(torch.float32).tiny)
+        # Midway to the next shorter distance, so that no row lies on the edge of a ball by construction. Distances
+        # come in pairs (each row may be the other's nearest), so the next shorter one may be several places down.
+        impure = int((1 - self.purity) * len(gap) + 1e-9)  # so many balls may be impure
+        edge = float(gap[min(impure, len(gap) - 1)])
+        shorter = gap[gap < edge * (1 - 1e-6)]
+        below = float(shorter[-1]) if len(shorter) else 0.0
+        return max((below + edge) / 2, torch.finfo(torch.float32).tiny)
+
+
+def _cover_greedily(pool: Shards, labelled: Shards, k: int, delta: float) -> tuple[list[int], list[float]]:
+    """At most k ids, each covering the most rows not covered yet, and how many that were."""
+    for centres in _parts(labelled, _ids(labelled)):
+        pool.map(functools.partial(_cover, centres, delta))
+    for rows in _parts(pool, torch.cat(pool.map(_not_covered))):
+        pool.map(functools.partial(_count, rows, delta, 1.0))
+    ids: list[int] = []
+    scores: list[float] = []
+    while len(ids) < k:
+        best = pool.best(_degree, 1)
+        if best.values[0] <= 0:
+            break
+        pick = pool.take(best.ids)
+        for rows in _parts(pool, torch.cat(pool.map(functools.partial(_cover, pick, delta)))):
+            pool.map(functools.partial(_count, rows, delta, -1.0))
+        pool.map(functools.partial(_take, best.ids))
+        ids.append(int(best.ids[0]))
+        scores.append(float(best.values[0]))
+    return ids, scores
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _parts(shards: Shards, ids: Tensor) -> Iterator[Rows]:
@@ -123,12 +140,15 @@ def _ids(shards: Shards) -> Tensor:
 
 
 def _begin(shard: Shard) -> None:
+    for _, rows in shard.blocks():
+        checked_norm(rows, FEATURES)
     shard.state["covered"] = torch.zeros(len(shard), dtype=torch.bool, device=shard.device)
     shard.state["degree"] = torch.zeros(len(shard), device=shard.device)  # counts below 2^24 are exact in float32
 
 
 def _end(shard: Shard) -> None:
-    del shard.state["covered"], shard.state["degree"]
+    for name in ("covered", "degree", "cluster"):
+        shard.state.pop(name, None)
 
 
 def _within(rows: Rows, centres: Rows, delta: float) -> Tensor:

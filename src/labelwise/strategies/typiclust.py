@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labelwise.choose import Selection, Strategy, cluster
+from labelwise.choose.centre import about_the_middle
+from labelwise.choose.selection import equal_weights
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.select import Selection, Strategy, cluster
-from labelwise.select.selection import equal_weights
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import sq_dist
 from labelwise.signals.spec import Features, Needs
@@ -48,13 +49,23 @@ class TypiClust(Strategy):
 
     def __post_init__(self) -> None:
         for name in ("neighbours", "max_clusters"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"TypiClust({name}=...) must be at least 1, found {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"TypiClust({name}=...) must be a whole number of at least 1, found {value!r}")
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         everything = pool.join(labelled)
-        wanted = min(labelled.n + k, self.max_clusters)
-        count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))
+        with about_the_middle(everything, FEATURES):
+            wanted = min(labelled.n + k, self.max_clusters)
+            count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))
+            try:
+                picked = self._visit(pool, labelled, count, k, key.fold("witnesses"))
+            finally:
+                everything.map(lambda shard: shard.state.pop("cluster") is None)
+        return equal_weights([row for _, row in picked], [score for score, _ in picked], {"clusters": count})
+
+    def _visit(self, pool: Shards, labelled: Shards, count: int, k: int, key: Key) -> list[tuple[float, int]]:
+        """(typicality, id) of k rows: one from each visit to a cluster."""
         ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
         sizes = torch.bincount(cluster_N, minlength=count).tolist()
         labels = [0] * count
@@ -70,20 +81,20 @@ class TypiClust(Strategy):
                 key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j),
             )
             if number not in queues:
-                members = ids_N[cluster_N == number]
-                queues[number] = self._by_typicality(pool, members, key.fold("witnesses", number))
+                queues[number] = self._by_typicality(pool, ids_N[cluster_N == number], key.fold(number))
             picked.append(queues[number].pop())
             labels[number] += 1
             free[number] -= 1
-        everything.map(lambda shard: shard.state.pop("cluster") is None)
-        return equal_weights([row for _, row in picked], [score for score, _ in picked], {"clusters": count})
+        return picked
 
     def _by_typicality(self, pool: Shards, members: Tensor, key: Key) -> list[tuple[float, int]]:
         """(typicality, id) of the rows of a cluster, the most typical last, ties to the smaller id."""
         members = members.sort().values
         witnesses = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
         to_WD = pool.take(witnesses).tensor(FEATURES)
-        near = min(self.neighbours, max(1, len(witnesses) - 1))
+        if len(members) == 1:
+            return [(0.0, int(members[0]))]  # nothing to be typical of
+        near = min(self.neighbours, len(witnesses) - 1)
         mean_N = torch.empty(len(members), dtype=torch.float64)
         step = max(1, TABLE // len(witnesses))
         for start in range(0, len(members), step):
@@ -91,7 +102,7 @@ class TypiClust(Strategy):
             dist_NW = sq_dist(pool.take(part).tensor(FEATURES), to_WD).cpu()
             # A row is not its own neighbour.
             dist_NW.masked_fill_(part[:, None] == witnesses[None, :], torch.inf)
-            nearest_NK = dist_NW.topk(near, dim=1, largest=False).values if len(witnesses) > 1 else dist_NW * 0
+            nearest_NK = dist_NW.topk(near, dim=1, largest=False).values
             mean_N[start : start + step] = nearest_NK.double().sqrt().mean(1)
         typical_N = 1 / mean_N.clamp(min=torch.finfo(torch.float32).tiny)
         order = typical_N.flip(0).argsort(stable=True)  # ids fall from the start, so the smallest of ties is last

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labelwise.choose import Scored
 from labelwise.keys import Key
-from labelwise.select import Scored
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Needs, Probs
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from labelwise.choose import Scored
 from labelwise.keys import Key
-from labelwise.select import Scored
 from labelwise.signals.rows import Rows
 
 

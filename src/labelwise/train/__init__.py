@@ -2,7 +2,7 @@
 
 from labelwise.train.evaluate import evaluate
 from labelwise.train.fit import Fit, Learner
-from labelwise.train.learner import learner
+from labelwise.train.learner import learner_of
 from labelwise.train.objective import Mean, Objective, Weighted
 from labelwise.train.sklearn_learner import SklearnLearner
 from labelwise.train.torch_learner import TorchLearner
@@ -16,5 +16,5 @@ __all__ = [
     "TorchLearner",
     "Weighted",
     "evaluate",
-    "learner",
+    "learner_of",
 ]

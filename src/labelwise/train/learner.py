@@ -12,7 +12,7 @@ from labelwise.train.sklearn_learner import SklearnLearner
 from labelwise.train.torch_learner import TorchLearner
 
 
-def learner(model: Any) -> Learner:
+def learner_of(model: Any) -> Learner:
     """A Learner stays; an nn.Module or a function that makes one is trained by torch; fit and predict_proba is enough.
 
     >>> type(learner(nn.Linear(2, 2))).__name__

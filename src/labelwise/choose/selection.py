@@ -11,7 +11,7 @@ import numpy as np
 from labelwise.errors import NumericsError, RowError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Selection:
     """Rows chosen for labelling, in the order in which they were chosen.
 
@@ -28,6 +28,9 @@ class Selection:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        given = np.asarray(self.ids)
+        if given.size and given.dtype.kind not in "iu":
+            raise RowError(f"ids of a Selection are integers, found {given.dtype}: {given.ravel()[:3].tolist()}")
         for name, dtype in (("ids", np.int64), ("weights", np.float64), ("scores", np.float64)):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
         if not (self.ids.ndim == 1 and self.ids.shape == self.weights.shape == self.scores.shape):
@@ -47,6 +50,14 @@ class Selection:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        """The same rows in the same order, with the same weights and scores."""
+        if not isinstance(other, Selection):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in ("ids", "weights", "scores"))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def equal_weights(ids: Any, scores: Any, notes: Mapping[str, Any] | None = None) -> Selection:

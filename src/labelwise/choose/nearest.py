@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import functools
 import heapq
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.choose.strategy import tie
 from labelwise.keys import Key
-from labelwise.select.strategy import tie
 from labelwise.shards import Best, Shard, Shards
-from labelwise.signals.rows import Rows, sq_dist, sq_near, sq_norm
+from labelwise.signals.rows import Rows, checked_norm, sq_dist, sq_near
 from labelwise.signals.spec import Signal
 
 FIRST_LIST = 64
@@ -37,14 +39,14 @@ WIDE = 8  # a product with fewer columns runs on one thread only; more columns, 
 CENTRES = 1024  # rows taken in by one matrix product
 
 
-def begin(pool: Shards, signal: Signal) -> None:
-    """Keep each row's squared length and an infinite distance beside it."""
-    pool.map(functools.partial(_begin, signal))
-
-
-def end(pool: Shards) -> None:
-    """Drop what was kept beside the rows."""
-    pool.map(_end)
+@contextmanager
+def measured(pool: Shards, signal: Signal) -> Iterator[None]:
+    """Within, each row keeps its squared length and its distance to what is taken, infinite at first."""
+    try:
+        pool.map(functools.partial(_begin, signal))
+        yield
+    finally:
+        pool.map(_end)
 
 
 def take_in(pool: Shards, signal: Signal, centres: Rows, taken: bool = True) -> None:
@@ -149,7 +151,7 @@ def _walk_rings(pool: Shards, signal: Signal, listed: Best, k: int, rings: Key) 
         return Best(ids, listed.values[:0])
     times = (-listed.values[: len(ids)]).tolist()
     rows = pool.take(ids)
-    dist_MM = sq_dist(rows[signal], rows[signal]).cpu().double().numpy()
+    dist_MM = sq_dist(rows[signal], rows[signal]).cpu().numpy()
     near_M = (rings.exponential(ids) / -listed.values[: len(ids)]).numpy()  # back from times to rates
     rate = near_M.tolist()
     chance = _Chance(rings, ids)
@@ -191,12 +193,13 @@ class _Chance:
 
 
 def _begin(signal: Signal, shard: Shard) -> None:
-    shard.state["norm"] = shard.each(lambda rows: sq_norm(rows[signal]))
+    shard.state["norm"] = shard.each(lambda rows: checked_norm(rows, signal))
     shard.state["near"] = torch.full_like(shard.state["norm"], torch.inf)
 
 
 def _end(shard: Shard) -> None:
-    del shard.state["norm"], shard.state["near"]
+    shard.state.pop("norm", None)
+    shard.state.pop("near", None)
 
 
 def _take_in(signal: Signal, centres: Rows, taken: bool, shard: Shard) -> None:

@@ -14,15 +14,16 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
+from labelwise.choose.selection import Selection, equal_weights
 from labelwise.errors import NumericsError
 from labelwise.keys import Key
-from labelwise.select.selection import Selection, equal_weights
-from labelwise.shards import Shard, Shards
+from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Needs
 
 TIE = 1e-12  # values this close, relative to their size, are tied in a greedy choice (float64; float32 has its own)
 TIE_SINGLE = 1e-6
+LARGEST_EXPONENT = 709.0  # of e in float64
 
 
 class Strategy(ABC):
@@ -96,25 +97,30 @@ class Greedy(Strategy):
         return carry
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        slack = tie(pool)
-        carry = self.start(pool, labelled, k)
-        pool.map(functools.partial(_begin, self, carry))
-        ids, scores = [], []
-        for step in range(k):
-            noise = key.fold(step) if self.sampled else None
-            best = pool.best(functools.partial(_gain, self, carry, noise), 1, slack)
-            score = float(best.values[0])
-            if noise is not None:
-                score = math.exp(score - float(noise.gumbel(best.ids)[0]))  # the weight it was drawn with
-                if score == 0:  # every free row has weight zero (copies of what was taken): all are equally good
-                    best = pool.best(functools.partial(_lottery, noise), 1)
-            pick = pool.take(best.ids)
-            carry = self.advance(carry, pick)
-            pool.map(functools.partial(_absorb, self, carry, pick))
-            ids.append(int(best.ids[0]))
-            scores.append(score)
-        pool.map(_end)
-        return equal_weights(ids, scores)
+        try:
+            carry = self.start(pool, labelled, k)
+            pool.map(functools.partial(_begin, self, carry))
+            picked = []
+            for step in range(k):
+                best = self._best(pool, carry, key.fold(step))
+                pick = pool.take(best.ids)
+                carry = self.advance(carry, pick)
+                pool.map(functools.partial(_absorb, self, carry, pick))
+                picked.append((int(best.ids[0]), float(best.values[0])))
+        finally:
+            pool.map(_end)
+        return equal_weights([row for row, _ in picked], [score for _, score in picked])
+
+    def _best(self, pool: Shards, carry: Any, key: Key) -> Best:
+        """The next pick with its score: its gain or, where it was drawn, the weight it was drawn with."""
+        best = pool.best(functools.partial(_gain, self, carry, key if self.sampled else None), 1, tie(pool))
+        if not self.sampled:
+            return best
+        if best.values[0] == -torch.inf:  # every free row has weight zero (copies of what was taken): all are as good
+            ids = pool.best(functools.partial(_lottery, key), 1).ids
+            return Best(ids, torch.zeros(1, dtype=torch.float64))
+        gain = float(best.values[0] - key.gumbel(best.ids)[0])
+        return Best(best.ids, torch.tensor([math.exp(min(gain, LARGEST_EXPONENT))], dtype=torch.float64))
 
 
 def tie(pool: Shards) -> float:
@@ -133,12 +139,12 @@ def _gain(strategy: Greedy, carry: Any, noise: Key | None, shard: Shard) -> Tens
     gain_N = torch.empty(len(shard), dtype=shard.dtype, device=shard.device)
     for where, rows in shard.blocks():
         gain_N[where] = strategy.gain(rows, state[where], carry)
+    fine_N = torch.isfinite(gain_N) | taken
     if noise is not None:
+        fine_N |= gain_N == -torch.inf  # a weight of zero
         gain_N = gain_N + noise.gumbel(shard.ids)  # float64: the draw must not depend on rounding
-    elif not bool(torch.isfinite(gain_N).all()):
-        raise_not_finite(type(strategy).__name__, shard.ids, gain_N)
-    if bool(torch.isnan(gain_N).any()):
-        raise_not_finite(type(strategy).__name__, shard.ids, gain_N)
+    if not bool(fine_N.all()):
+        raise_not_finite(type(strategy).__name__, shard.ids[~fine_N], gain_N[~fine_N])
     return gain_N.masked_fill_(taken, -torch.inf)
 
 
@@ -156,7 +162,8 @@ def _lottery(noise: Key, shard: Shard) -> Tensor:
 
 
 def _end(shard: Shard) -> None:
-    del shard.state["row"], shard.state["taken"]
+    shard.state.pop("row", None)
+    shard.state.pop("taken", None)
 
 
 def raise_not_finite(name: str, ids: Tensor, values: Tensor) -> NoReturn:

@@ -7,8 +7,8 @@ import functools
 import torch
 from torch import Tensor
 
+from labelwise.choose import nearest
 from labelwise.keys import Key
-from labelwise.select import nearest
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Signal
 
@@ -21,6 +21,7 @@ def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: in
     The number is in `shard.state["cluster"]` (n,). Fewer centres come back when there are fewer distinct rows.
     Lloyd, "Least squares quantization in PCM", 1982; seeds by Arthur and Vassilvitskii, SODA 2007.
     """
+    pool.map(lambda shard: shard.state.pop("cluster", None) is None)  # numbers of an earlier run mean nothing here
     centres_KD = _seeds(pool, signal, min(clusters, pool.n), key)
     for _ in range(iterations):
         moved = sum(pool.map(functools.partial(_assign, signal, centres_KD)))
@@ -36,13 +37,12 @@ def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: in
 
 
 def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
-    nearest.begin(pool, signal)
-    ids = pool.best(lambda shard: key.fold("first").uniform(shard.ids), 1).ids
-    if clusters > 1:
-        nearest.take_in(pool, signal, pool.take(ids))
-        rest = nearest.by_chance(pool, signal, clusters - 1, key.fold("seeds"))
-        ids = torch.cat([ids, rest.ids[rest.values > 0]])  # copies of a seed would be empty clusters
-    nearest.end(pool)
+    with nearest.measured(pool, signal):
+        ids = pool.best(lambda shard: key.fold("first").uniform(shard.ids), 1).ids
+        if clusters > 1:
+            nearest.take_in(pool, signal, pool.take(ids))
+            rest = nearest.by_chance(pool, signal, clusters - 1, key.fold("seeds"))
+            ids = torch.cat([ids, rest.ids[rest.values > 0]])  # copies of a seed would be empty clusters
     return pool.take(ids).tensor(signal).double()
 
 

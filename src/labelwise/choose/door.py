@@ -1,0 +1,201 @@
+"""The door for arrays: checks what a user passes, then hands rows to a strategy. Rooms behind it do not check again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.choose.selection import Selection
+from labelwise.choose.strategy import Strategy
+from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
+from labelwise.keys import Key
+from labelwise.shards import Shards, computed_in, shards_of
+from labelwise.signals.spec import Embedding, Features, LabelProbs, Probs, Signal, stored
+
+# Which signals an argument of `select` gives, and how many axes it has.
+ARRAYS: dict[str, tuple[tuple[Signal, ...], int]] = {
+    "probs": ((Probs(),), 2),
+    "label_probs": ((LabelProbs(),), 2),
+    "embedding": ((Embedding(), Features()), 2),
+}
+ONE_PER_ROW = ("ids", "y")
+
+
+def choose(
+    strategy: Strategy, k: int, arrays: Mapping[str, Any], labelled: Mapping[str, Any] | None, seed: int
+) -> Selection:
+    """Check the arguments of `labelwise.select` and choose."""
+    name = type(strategy).__name__
+    given = {key: as_tensor(key, value) for key, value in arrays.items() if value is not None}
+    ids = row_ids(given, "the pool")
+    check_budget(k, len(ids))
+    columns = _columns(name, strategy.needs.pool, given, ids.device, "")
+    behind = _labelled_arrays(labelled)
+    if not behind or not strategy.needs.labelled:
+        return strategy.select(shards_of(ids, columns), Shards([]), k, key_of(seed))
+    beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
+    _check_widths(columns, beside)
+    # One precision for both, the wider one: they are measured against each other.
+    dtype = max(computed_in(columns), computed_in(beside), key=lambda kind: kind.itemsize)
+    past = _labelled_shards(behind, beside, ids, dtype)
+    return strategy.select(shards_of(ids, columns, dtype=dtype), past, k, key_of(seed))
+
+
+def key_of(seed: int) -> Key:
+    """The key of a run, from the user's seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ArgumentError(f"seed must be an integer of at least 0, found {seed!r}")
+    return Key(int(seed))
+
+
+def check_budget(k: int, free: int) -> None:
+    """Raise BudgetError unless 1 <= k <= free."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        raise BudgetError(f"k must be a whole number of rows, found {k!r}")
+    if free == 0:
+        raise BudgetError("there is no row to choose from: the pool is empty or every row is labelled")
+    if k < 1:
+        raise BudgetError(f"k must be at least 1, found {k}")
+    if k > free:
+        raise BudgetError(f"k = {k} rows were asked for, but only {free} are free; ask for at most {free}")
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """A tensor over the user's memory, without a copy, of a real number type."""
+    tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(name, value)
+    if tensor.layout != torch.strided:
+        raise ArgumentError(f"{name} is a sparse tensor; pass a dense one: {name}.to_dense()")
+    if tensor.is_complex():
+        raise ArgumentError(f"{name} must hold real numbers, found {tensor.dtype}")
+    axes = 1 if name in ONE_PER_ROW else ARRAYS[name][1]
+    if tensor.ndim != axes:
+        shape = "(rows,)" if axes == 1 else "(rows, columns)"
+        raise RowError(f"{name} must have {axes} axes {shape}, found shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def _from_numpy(name: str, value: Any) -> Tensor:
+    """What NumPy makes of `value`, as a tensor that shares its memory wherever torch can."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ArgumentError(f"{name} has masked entries; fill them or leave those rows out, then pass a plain array")
+    if isinstance(value, list | tuple) and any(isinstance(one, Tensor) for one in value):
+        value = [one.detach().cpu().numpy() if isinstance(one, Tensor) else one for one in value]
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise RowError(f"{name} is not an array: {error}") from error
+    if array.dtype == object or array.dtype.kind not in "fiub":
+        raise ArgumentError(f"{name} must be an array of numbers, found dtype {array.dtype}")
+    if array.dtype.byteorder not in "=|":
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype == np.uint64:
+        if name == "ids" and array.size and array.max() > np.iinfo(np.int64).max:
+            raise RowError(f"ids must fit 64 bits with a sign, found {int(array.max())}")
+        array = array.astype(np.int64 if name == "ids" else np.float64)
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
+    # torch takes no steps backwards and none that are not whole numbers of entries.
+    if any(step < 0 or step % array.itemsize for step in array.strides):
+        array = array.copy()
+    with warnings.catch_warnings():
+        # A mapped file opened for reading is not writable; nothing here writes to what the user passed.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def row_ids(given: Mapping[str, Tensor], whose: str) -> Tensor:
+    """The ids of the rows of some arrays, which must agree in length: `ids` if given, else 0..N-1."""
+    lengths = {name: len(array) for name, array in given.items()}
+    if not lengths:
+        raise NeedError(
+            f"no array was given for {whose}; pass at least one of {', '.join(ARRAYS)} or ids, one entry for each row"
+        )
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {n}" for name, n in lengths.items())
+        raise RowError(f"all arrays of {whose} must have one entry for each row; found lengths: {found}")
+    n = next(iter(lengths.values()))
+    if "ids" not in given:
+        home = next(iter(given.values())).device
+        return torch.arange(n, device=home)
+    ids = given["ids"]
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise RowError(f"ids must be integers, found {ids.dtype}")
+    ids = ids.to(torch.int64)
+    unique, counts = ids.unique(return_counts=True)
+    if len(unique) != len(ids):
+        more = counts > 1
+        raise RowError(f"ids must be distinct; id {int(unique[more][0])} is there {int(counts[more][0])} times")
+    return ids
+
+
+def _columns(
+    name: str, signals: tuple[Signal, ...], given: Mapping[str, Tensor], device: torch.device, where: str
+) -> dict[Signal, Tensor]:
+    """The columns a strategy needs, over the user's own memory."""
+    by_signal = {signal: given[array] for array, (gives, _) in ARRAYS.items() if array in given for signal in gives}
+    if LabelProbs() not in by_signal and Probs() in by_signal:
+        by_signal[LabelProbs()] = by_signal[Probs()]
+    columns = {}
+    for signal in stored(signals):
+        if signal not in by_signal:
+            raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.how}")
+        column = by_signal[signal]
+        if column.device != device:
+            raise RowError(
+                f"all arrays must be on one device; {where}{signal.array} is on {column.device}, others on {device}"
+            )
+        if column.shape[1] == 0:
+            raise RowError(f"{where}{signal.array} must have at least one column, found shape {tuple(column.shape)}")
+        columns[signal] = column
+    return columns
+
+
+def _labelled_arrays(labelled: Any) -> dict[str, Tensor]:
+    """What was passed as `labelled`, as tensors."""
+    if labelled is None:
+        return {}
+    known = (*ARRAYS, *ONE_PER_ROW)
+    if not isinstance(labelled, Mapping):
+        raise ArgumentError(
+            f"labelled must be a dict of arrays such as dict(embedding=..., y=...), found {type(labelled).__name__}"
+        )
+    for key in labelled:
+        if key not in known:
+            raise ArgumentError(f"labelled= has an unknown entry {key!r}; it may hold: {', '.join(known)}")
+    return {key: as_tensor(key, value) for key, value in labelled.items() if value is not None}
+
+
+def _labelled_shards(
+    given: Mapping[str, Tensor], columns: Mapping[Signal, Tensor], pool: Tensor, dtype: torch.dtype
+) -> Shards:
+    """Shards of the rows already labelled, checked; their ids meet none of the pool's."""
+    own = row_ids(given, "labelled")
+    if "ids" in given:
+        both = own[torch.isin(own, pool)]
+        if len(both):
+            raise RowError(
+                f"row id {int(both[0])} is in labelled and in the pool ({len(both)} such rows); a row that is labelled "
+                "is not chosen again: leave it out of the arrays of the pool"
+            )
+        whose = "labelled row id"
+    else:
+        whose = "labelled row"
+    # Checked under the caller's names; then, where there are none, under ids that the pool does not use.
+    named = shards_of(own, columns, 1, dtype, whose)
+    named.map(lambda shard: sum(1 for _ in shard.blocks()))
+    return named if "ids" in given else shards_of(min(0, int(pool.min())) - 1 - own, columns, 1, dtype, whose)
+
+
+def _check_widths(pool: Mapping[Signal, Tensor], labelled: Mapping[Signal, Tensor]) -> None:
+    """Columns of the same signal must be equally wide in the pool and in the labelled rows."""
+    for signal in pool.keys() & labelled.keys():
+        mine, theirs = pool[signal].shape[1], labelled[signal].shape[1]
+        if mine != theirs:
+            raise RowError(
+                f"{signal.array} has {mine} columns in the pool and {theirs} in labelled; they must be equal"
+            )
