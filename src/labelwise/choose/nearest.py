@@ -30,12 +30,13 @@ from torch import Tensor
 from labelwise.choose.strategy import tie
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
-from labelwise.signals.rows import Rows, checked_norm, sq_dist, sq_near
+from labelwise.signals.rows import Column, Rows, checked_norm, sq_dist, sq_near
 from labelwise.signals.spec import Signal
 
 FIRST_LIST = 64
 LONGEST_LIST = 2048
 WIDE = 8  # a product with fewer columns runs on one thread only; more columns, copies of the few, cost less
+TABLE_ROWS = 256  # rows of a table of distances that are computed at once
 CENTRES = 1024  # rows taken in by one matrix product
 
 
@@ -128,7 +129,7 @@ def _walk_farthest(pool: Shards, signal: Signal, first: Best, listed: Best, k: i
     near_M = torch.cat([first.values, listed.values[others]])
     guard = near_M.amin().clone()  # no row outside the list is above it
     rows = pool.take(ids)
-    dist_MM = sq_dist(rows[signal], rows[signal]).cpu()
+    dist_MM = _table(rows[signal])
     by_id = ids.argsort()
     pick, picked, values = 0, [0], [float(near_M[0])]
     while len(picked) < k:
@@ -151,7 +152,7 @@ def _walk_rings(pool: Shards, signal: Signal, listed: Best, k: int, rings: Key) 
         return Best(ids, listed.values[:0])
     times = (-listed.values[: len(ids)]).tolist()
     rows = pool.take(ids)
-    dist_MM = sq_dist(rows[signal], rows[signal]).cpu().numpy()
+    dist_MM = _table(rows[signal]).numpy()
     near_M = (rings.exponential(ids) / -listed.values[: len(ids)]).numpy()  # back from times to rates
     rate = near_M.tolist()
     chance = _Chance(rings, ids)
@@ -169,6 +170,19 @@ def _walk_rings(pool: Shards, signal: Signal, listed: Best, k: int, rings: Key) 
             rate[row] = now
             heapq.heappush(queue, (time + chance.wait(turn, row) / now, row, turn + 1))
     return Best(ids[picked], torch.tensor(values, dtype=torch.float64))
+
+
+def _table(x: Column) -> Tensor:
+    """Squared distances (M, M) of the rows of a list, filled in parts so that temporaries stay small."""
+    dist_MM: Tensor | None = None
+    for start in range(0, len(x), TABLE_ROWS):
+        where = slice(start, start + TABLE_ROWS)
+        part = sq_dist(x[where], x).cpu()
+        if dist_MM is None:
+            dist_MM = part.new_empty(len(x), len(x))
+        dist_MM[where] = part
+    assert dist_MM is not None, "a list is never empty"
+    return dist_MM
 
 
 class _Chance:

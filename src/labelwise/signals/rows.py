@@ -27,6 +27,7 @@ class Factored:
 
 
 Column = Tensor | Factored
+CACHED = 1 << 18  # numbers of a temporary that is read again at once
 
 
 class Rows:
@@ -82,7 +83,8 @@ def sq_norm(x: Column) -> Tensor:
     """Squared Euclidean length of each row (N,)."""
     if isinstance(x, Factored):
         return sq_norm(x.left) * sq_norm(x.right)
-    return torch.einsum("nd,nd->n", x, x)  # exact on whole numbers, unlike the square of a norm
+    # Exact on whole numbers, unlike the square of a norm; in parts whose squares stay in the cache.
+    return torch.cat([(part * part).sum(1) for part in x.split(max(1, CACHED // max(1, x.shape[1])))])
 
 
 def checked_norm(rows: Rows, signal: Signal) -> Tensor:
