@@ -46,18 +46,22 @@ def select(
     arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
 
-    from labelwise.arrays import select as choose
+    from rich.console import Console
 
-    picks = choose(
-        strategy,
-        k,
-        probs=arrays.get("probs"),
-        label_probs=arrays.get("label_probs"),
-        embedding=arrays.get("embedding"),
-        ids=arrays.get("ids"),
-        labelled=labelled or None,
-        seed=seed,
-    )
+    rows = max((len(array) for array in arrays.values()), default=0)
+    with Console(stderr=True).status(f"choosing {k:,} of {rows:,} rows by {strategy}"):
+        from labelwise.arrays import select as choose
+
+        picks = choose(
+            strategy,
+            k,
+            probs=arrays.get("probs"),
+            label_probs=arrays.get("label_probs"),
+            embedding=arrays.get("embedding"),
+            ids=arrays.get("ids"),
+            labelled=labelled or None,
+            seed=seed,
+        )
     if out is None:
         typer.echo(_csv(picks), nl=False)
         return
