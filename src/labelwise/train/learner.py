@@ -15,7 +15,7 @@ from labelwise.train.torch_learner import TorchLearner
 def learner_of(model: Any) -> Learner:
     """A Learner stays; an nn.Module or a function that makes one is trained by torch; fit and predict_proba is enough.
 
-    >>> type(learner(nn.Linear(2, 2))).__name__
+    >>> type(learner_of(nn.Linear(2, 2))).__name__
     'TorchLearner'
     """
     if isinstance(model, nn.Module) or (isinstance(model, type) and issubclass(model, nn.Module)):
