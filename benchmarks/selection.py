@@ -1,6 +1,6 @@
 """Measure every strategy beside the plain form and beside peers, each case in its own process; write a table.
 
-    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--peers DIR] [--limit 60] [--out FILE]
+    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--again] [--peers DIR] [--limit 60] [--out FILE]
 
 Ours, plain and peers of a case run one after the other on the same inputs, ours again after each of them, so that a
 ratio compares what the machine did in the same minutes. See benchmarks/README.md for what each column means.
@@ -38,36 +38,51 @@ Answer = dict[str, Any]
 def main(arguments: list[str] | None = None) -> int:
     """Measure the cases asked for and write the table; 1 when ours or plain failed somewhere."""
     options = _options(arguments)
-    cases = quick_cases() if options.quick else full_cases()
+    order = quick_cases() if options.quick else full_cases()
+    cases = order
     if options.only:
         unknown = set(options.only) - set(strategies.names())
         if unknown:
             print(f"there is no strategy {', '.join(sorted(unknown))}; there are: {', '.join(strategies.names())}")
             return 2
         cases = [case for case in cases if case.strategy in options.only]
-    missing = [name for name in strategies.names() if name not in {case.strategy for case in cases}]
+    missing = [name for name in strategies.names() if name not in {case.strategy for case in order}]
     if options.quick:
         options.patience = 0.0
     rates = [_rates(options)]
-    out = options.out or (None if options.quick or options.only else RESULTS)
-    results: list[Answer] = []
+    out = options.out or (None if options.quick or (options.only and not options.again) else RESULTS)
+    kept = _kept(out) if options.again else []
+    results = [result for result in kept if result["case"] not in cases]
+    asked = len(results) + len(cases)
     for case in cases:
-        results.append(_measure(case, options))
+        results.append({**_measure(case, options), "command": _command(arguments)})
         if case == cases[-1] and not options.quick:
             rates.append(_rates(options))
         fastest = {name: max(rate[name] for rate in rates) for name in rates[0]}
-        text = table.page(results, fastest, _command(arguments), options, [] if options.only else missing, len(cases))
+        results.sort(key=lambda result: order.index(result["case"]))
+        text = table.page(results, fastest, options, [] if options.only and not options.again else missing, asked)
         if out is not None:  # after each case, so that an interrupted run keeps what it measured, and says so
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(text)
+            listed = [{**result, "case": result["case"].to_json()} for result in results]
+            out.with_suffix(".json").write_text("\n".join(["[", ",\n".join(map(json.dumps, listed)), "]\n"]))
     print(text)
     return 1 if any("stopped" in result[who] for result in results for who in ("ours", "plain")) else 0
+
+
+def _kept(out: Path | None) -> list[Answer]:
+    """What an earlier run measured."""
+    file = None if out is None else out.with_suffix(".json")
+    if file is None or not file.exists():
+        return []
+    return [{**result, "case": Case.from_json(result["case"])} for result in json.loads(file.read_text())]
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time and memory of every strategy, beside plain and peers.")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, for a look at the machinery")
     parser.add_argument("--only", type=lambda text: text.split(","), help="strategies, separated by commas")
+    parser.add_argument("--again", action="store_true", help="keep what an earlier run measured of the other cases")
     parser.add_argument("--peers", type=Path, default=peers.DEFAULT, help="environment of the peers (peers.py setup)")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, each time")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds a peer may take")

@@ -17,13 +17,13 @@ SCORED = ("random", "confidence", "margin", "entropy")
 
 
 def page(
-    results: list[Answer], rates: Answer, command: str, options: argparse.Namespace, missing: list[str], asked: int
+    results: list[Answer], rates: Answer, options: argparse.Namespace, missing: list[str], asked: int
 ) -> str:
     """The page of the results there are, of so many asked for."""
     parts = [
         "# Selection: time and memory",
         "<!-- Written by benchmarks/selection.py; a change by hand is lost at the next run. -->",
-        _header(rates, command, options, results),
+        _header(rates, options, results),
         "## Against plain",
         _plain_table(results),
         "## Against peers",
@@ -103,16 +103,17 @@ def _ratio(slow: Answer, fast: Answer) -> float:
     return slow["best"] / fast["best"] if "best" in slow and "best" in fast else float("nan")
 
 
-def _header(rates: Answer, command: str, options: argparse.Namespace, results: list[Answer]) -> str:
+def _header(rates: Answer, options: argparse.Namespace, results: list[Answer]) -> str:
     found = {n: a.get("version") for result in results for n, a in result["peers"].items() if a.get("version")}
     versions = [f"Python {platform.python_version()}"]
     versions += [f"{name} {importlib.metadata.version(name)}" for name in ("labelwise", "torch", "numpy")]
     versions += [f"{name} {version}" for name, version in sorted(found.items())]
+    commands = list(dict.fromkeys(f"`{result['command']}`" for result in results))
     lines = [
-        f"- Command: `{command}`",
+        f"- Command: {', then '.join(commands)}",
         f"- Date: {datetime.date.today().isoformat()}",
         f"- Machine: {_cpu_model()}, {os.cpu_count()} cores ({rates['threads']} threads used), {_memory()}",
-        f"- Measured in this run: read {rates['read'] / 1e9:.1f} GB/s, matrix product "
+        f"- Measured in the last run: read {rates['read'] / 1e9:.1f} GB/s, matrix product "
         f"{rates['product'] / 1e9:.0f} GFLOP/s (float32, best of the start and the end)",
         f"- Versions: {', '.join(versions)}",
         "",
