@@ -161,10 +161,16 @@ def _table(table: Table) -> RenderableType:
 
     from labelwise.report.table import cells, saved_text, seconds
 
-    shown = Shown(box=box.SIMPLE, pad_edge=False, title="Test accuracy (%) by number of labels", title_justify="left")
-    shown.add_column("recipe")
-    for title in (*map(str, table.counts), "area under curve", "s/selection", "labels saved"):
-        shown.add_column(title, justify="right")
+    shown = Shown(
+        box=box.SIMPLE,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title="Test accuracy (%) at so many labels, area under the curve, seconds of a selection, labels saved",
+        title_justify="left",
+    )
+    shown.add_column("recipe", no_wrap=True)
+    for title in (*map(str, table.counts), "area", "seconds", "saved"):
+        shown.add_column(title, justify="right", no_wrap=True)
     for row, texts in zip(table.rows, cells(table)):
         means = [table.metric.text(stat.mean) for stat in row.at]
         area = texts[1 + len(table.counts)]
