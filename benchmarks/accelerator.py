@@ -87,7 +87,10 @@ def _same_picks(name: str) -> str:
         here = _select(name, _inputs(SMALL, torch.float64, "cpu"), SMALL[3])
     except lw.errors.NeedError as error:
         return f"not run: {str(error).split(':')[0]}"
-    there = _select(name, _inputs(SMALL, torch.float64, "cuda"), SMALL[3])
+    try:
+        there = _select(name, _inputs(SMALL, torch.float64, "cuda"), SMALL[3])
+    except RuntimeError as error:
+        return f"not run: {error}".splitlines()[0]
     agree = int((here.ids == there.ids).sum())
     return "same" if agree == len(here) else f"{agree} of {len(here)}"
 

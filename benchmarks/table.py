@@ -16,9 +16,7 @@ Answer = dict[str, Any]
 SCORED = ("random", "confidence", "margin", "entropy")
 
 
-def page(
-    results: list[Answer], rates: Answer, options: argparse.Namespace, missing: list[str], asked: int
-) -> str:
+def page(results: list[Answer], rates: Answer, options: argparse.Namespace, missing: list[str], asked: int) -> str:
     """The page of the results there are, of so many asked for."""
     parts = [
         "# Selection: time and memory",

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from labelwise.errors import ArgumentError, RowError
-from labelwise.train import Mean, Objective, Weighted
+from labelwise.train import Mean, Objective, PrimalDual, Weighted
 from labelwise.train.objective import scaled
 
-OBJECTIVES = [Mean(), Weighted()]
+OBJECTIVES = [Mean(), Weighted(), PrimalDual()]
 N = 8
 
 

@@ -17,30 +17,66 @@ import labelwise as lw
 from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
-from labelwise.signals.spec import Embedding, Features, Probs, Signal, stored
+from labelwise.signals.spec import (
+    Duals,
+    Embedding,
+    Features,
+    GradNorm,
+    LabelProbs,
+    LogProbs,
+    LossJvp,
+    Probs,
+    Signal,
+    stored,
+)
 
 NAMES = lw.strategies.names()
 NONE = Shards([])
 
 
+def _tempered(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With label_probs: the probabilities at temperature 2."""
+    root = np.sqrt(inputs["probs"].astype(np.float64))
+    return {**inputs, "label_probs": (root / root.sum(1, keepdims=True)).astype(inputs["probs"].dtype)}
+
+
 def _inputs(n: int, c: int = 4, d: int = 5, seed: int = 0, dtype: type = np.float64) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {
-        "probs": rng.dirichlet(np.ones(c), n).astype(dtype),
-        "embedding": rng.normal(size=(n, d)).astype(dtype),
-    }
+    return _tempered(
+        {
+            "probs": rng.dirichlet(np.ones(c), n).astype(dtype),
+            "embedding": rng.normal(size=(n, d)).astype(dtype),
+            "log_probs": np.log(rng.dirichlet(np.ones(c), (n, 6))).astype(dtype),
+            "duals": rng.exponential(size=n).astype(dtype),
+            "grad_sqnorm": rng.exponential(size=n).astype(dtype),
+            "grad_dot": rng.normal(size=n).astype(dtype),
+        }
+    )
 
 
 def _shards(name: str, inputs: dict[str, np.ndarray], ids: np.ndarray, count: int) -> Shards:
     given = {Probs(): inputs["probs"], Embedding(): inputs["embedding"], Features(): inputs["embedding"]}
+    given |= {LabelProbs(): inputs["label_probs"], LogProbs(): inputs["log_probs"]}
+    given[Duals()] = inputs["duals"]
+    given |= {GradNorm(): inputs["grad_sqnorm"], LossJvp(): inputs["grad_dot"]}
+    needs = lw.strategies.get(name).needs
     columns: dict[Signal, torch.Tensor] = {
-        signal: torch.as_tensor(given[signal]) for signal in stored(lw.strategies.get(name).needs.pool)
+        signal: torch.as_tensor(given[signal]) for signal in stored(needs.pool + needs.instead)
     }
     return shards_of(torch.as_tensor(ids), columns, count)
 
 
-def _labelled(name: str, rows: np.ndarray) -> dict[str, np.ndarray] | None:
-    return {"embedding": rows} if lw.strategies.get(name).needs.labelled else None
+def _labelled(name: str, rows: np.ndarray, classes: int = 4) -> dict[str, np.ndarray] | None:
+    """What the strategy asks about labelled rows, a function of their embeddings alone."""
+    asked = {signal.array for signal in stored(lw.strategies.get(name).needs.labelled)}
+    nearest = np.abs(rows).sum(1).round(3) * 1000 % classes
+    arrays = {
+        "embedding": rows,
+        "probs": (0.5 * np.eye(classes)[nearest.astype(int)] + 0.5 / classes).astype(rows.dtype),
+        "y": nearest.astype(int),
+        "duals": np.abs(rows).sum(1),
+    }
+    return {array: arrays[array] for array in arrays if array in asked} or None
 
 
 def _same(a: lw.Selection, b: lw.Selection) -> None:
@@ -92,9 +128,13 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], np.ndarray, int, i
     inputs = {
         "probs": rng.dirichlet(np.ones(c), pool)[pick].astype(dtype),
         "embedding": rng.normal(size=(pool, d))[pick].astype(dtype),
+        "log_probs": np.log(rng.dirichlet(np.ones(c), (pool, 6)))[pick].astype(dtype),
+        "duals": rng.exponential(size=pool)[pick].astype(dtype),
+        "grad_sqnorm": rng.exponential(size=pool)[pick].astype(dtype),
+        "grad_dot": rng.normal(size=pool)[pick].astype(dtype),
     }
     ids = np.array(draw(st.lists(st.integers(-(2**62), 2**62), min_size=n, max_size=n, unique=True)), dtype=np.int64)
-    return inputs, ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
+    return _tempered(inputs), ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,7 +169,7 @@ def test_block_size_and_shards_and_order_at_once(name: str, dtype: type, copies:
     """Enough rows for many blocks, with copies of rows in different blocks; embeddings of the size networks give."""
     n, k = 300, 60
     small = _inputs(n // copies, d=32, dtype=dtype, seed=copies)
-    inputs = {key: np.tile(value, (copies, 1)) for key, value in small.items()}
+    inputs = {key: np.concatenate([value] * copies) for key, value in small.items()}
     inputs["embedding"] = np.maximum(inputs["embedding"] + dtype(0.5), 0)  # like the output of a ReLU
     ids = np.random.default_rng(2).permutation(5000)[:n]
     strategy = lw.strategies.get(name)
@@ -185,11 +225,12 @@ def test_inputs_are_not_modified_and_may_be_read_only(name: str):
 def test_layout_of_the_memory_does_not_matter(name: str):
     inputs = _inputs(50)
     expected = lw.select(name, 10, **inputs)
-    big = {key: np.zeros((100, 2 * value.shape[1])) for key, value in inputs.items()}
+    steps = {key: (slice(None, None, 2),) * min(value.ndim, 2) for key, value in inputs.items()}
+    big = {key: np.zeros((*(2 * size for size in value.shape[:2]), *value.shape[2:])) for key, value in inputs.items()}
     for key, value in inputs.items():
-        big[key][::2, ::2] = value
+        big[key][steps[key]] = value
     _same(expected, lw.select(name, 10, **{key: np.asfortranarray(value) for key, value in inputs.items()}))
-    _same(expected, lw.select(name, 10, **{key: value[::2, ::2] for key, value in big.items()}))
+    _same(expected, lw.select(name, 10, **{key: value[steps[key]] for key, value in big.items()}))
     _same(expected, lw.select(name, 10, **{key: value[::-1].copy()[::-1] for key, value in inputs.items()}))
     _same(expected, lw.select(name, 10, **{key: value.astype(">f8") for key, value in inputs.items()}))
     _same(expected, lw.select(name, 10, **{key: value.tolist() for key, value in inputs.items()}))
@@ -199,10 +240,15 @@ def test_layout_of_the_memory_does_not_matter(name: str):
 def test_mapped_files_are_read_without_a_copy_of_the_whole(name: str, tmp_path: Path):
     n, d = 2000, 512
     rng = np.random.default_rng(0)
-    for key, value in (("probs", rng.dirichlet(np.ones(4), n)), ("embedding", rng.normal(size=(n, d)))):
+    inputs = {"probs": rng.dirichlet(np.ones(4), n), "embedding": rng.normal(size=(n, d))}
+    inputs["log_probs"] = np.log(rng.dirichlet(np.ones(4), (n, 6)))
+    inputs["duals"] = rng.exponential(size=n)
+    inputs |= {"grad_sqnorm": rng.exponential(size=n), "grad_dot": rng.normal(size=n)}
+    inputs = _tempered(inputs)
+    for key, value in inputs.items():
         np.save(tmp_path / f"{key}.npy", value.astype(np.float32))
-    whole = {key: np.load(tmp_path / f"{key}.npy") for key in ("probs", "embedding")}
-    mapped = {key: np.load(tmp_path / f"{key}.npy", mmap_mode="r") for key in ("probs", "embedding")}
+    whole = {key: np.load(tmp_path / f"{key}.npy") for key in inputs}
+    mapped = {key: np.load(tmp_path / f"{key}.npy", mmap_mode="r") for key in inputs}
     tracemalloc.start()
     try:
         with warnings.catch_warnings():
@@ -277,13 +323,15 @@ def test_degenerate_pools_fill_the_batch(name: str, kind: str, dtype: type):
     elif kind == "zeros":
         inputs["embedding"] = np.zeros((n, 3), dtype)
     elif kind == "one class":
-        inputs["probs"] = np.ones((n, 1), dtype)
+        inputs["probs"] = inputs["label_probs"] = np.ones((n, 1), dtype)
+        inputs["log_probs"] = np.zeros((n, 6, 1), dtype)
     elif kind == "certain":
-        inputs["probs"] = np.eye(4, dtype=dtype)[np.arange(n) % 4]
+        inputs["probs"] = inputs["label_probs"] = np.eye(4, dtype=dtype)[np.arange(n) % 4]
+        inputs["log_probs"] = np.where(inputs["probs"] > 0, dtype(0), dtype(-np.inf))[:, None].repeat(6, 1)
     elif kind == "one column":
         inputs["embedding"] = inputs["embedding"][:, :1].copy()
     for k in (1, 5, n - 1, n):
-        got = lw.select(name, k, **inputs, labelled=_labelled(name, inputs["embedding"][:4]))
+        got = lw.select(name, k, **inputs, labelled=_labelled(name, inputs["embedding"][:4], inputs["probs"].shape[1]))
         assert len(set(got.ids.tolist())) == k
         assert np.isfinite(got.scores).all()
 
@@ -307,6 +355,10 @@ torch.set_num_threads(1)
 n, k = 20000, 300
 rng = np.random.default_rng(0)
 inputs = dict(probs=rng.dirichlet(np.ones(10), n).astype("f4"), embedding=rng.standard_normal((n, 16), dtype="f4"))
+inputs["label_probs"] = rng.dirichlet(np.ones(10), n).astype("f4")
+inputs["log_probs"] = np.log(rng.dirichlet(np.ones(10), (n, 6))).astype("f4")
+inputs["duals"] = rng.exponential(size=n).astype("f4")
+inputs |= dict(grad_sqnorm=rng.exponential(size=n).astype("f4"), grad_dot=rng.standard_normal(n, dtype="f4"))
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 made = {name: lw.strategies.get(name) for name in lw.strategies.names()}
 made["probcover"] = lw.strategies.ProbCover(delta=3.0)
@@ -314,7 +366,7 @@ for strategy in made.values():
     lw.select(strategy, 20, **{key: value[:300] for key, value in inputs.items()})
 before = peak()
 for name, strategy in made.items():
-    lw.select(strategy, k, **inputs)
+    lw.select(strategy, 20 if name == "bait" else k, **inputs)  # it sweeps the pool for each pick
     print(name, peak() - before)
 """
 

@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from labelwise.recipes import Recipe as Recipe
     from labelwise.report import Record as Record
     from labelwise.session import Session as Session
+    from labelwise.signals.variational import bayesian as bayesian
     from labelwise.train import Mean as Mean
+    from labelwise.train import PrimalDual as PrimalDual
     from labelwise.train import SklearnLearner as SklearnLearner
     from labelwise.train import TorchLearner as TorchLearner
     from labelwise.train import Weighted as Weighted
+    from labelwise.train.ensemble import ensemble as ensemble
+    from labelwise.train.laplace import laplace as laplace
 
 __version__ = "0.1.0"
 
@@ -47,11 +51,15 @@ _HOME = {
     "Greedy": "labelwise.choose",
     "strategies": "labelwise.strategies",
     "select": "labelwise.arrays",
+    "bayesian": "labelwise.signals.variational",
     "train": "labelwise.train",
     "Mean": "labelwise.train",
     "Weighted": "labelwise.train",
+    "PrimalDual": "labelwise.train",
     "TorchLearner": "labelwise.train",
     "SklearnLearner": "labelwise.train",
+    "ensemble": "labelwise.train.ensemble",
+    "laplace": "labelwise.train.laplace",
     "report": "labelwise.report",
     "Record": "labelwise.report",
     "recipes": "labelwise.recipes",

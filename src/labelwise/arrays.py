@@ -16,6 +16,12 @@ def select(
     probs: Any = None,
     label_probs: Any = None,
     embedding: Any = None,
+    log_probs: Any = None,
+    basis: Any = None,
+    duals: Any = None,
+    grad_sqnorm: Any = None,
+    grad_dot: Any = None,
+    grad_sketch: Any = None,
     ids: Any = None,
     labelled: dict[str, Any] | None = None,
     seed: int = 0,
@@ -31,6 +37,12 @@ def select(
         probs: (N, C) class probabilities of the model.
         label_probs: (N, C) what the labels are expected to be; `probs` if not given.
         embedding: (N, D) input of the model's last linear layer, or features of an encoder.
+        log_probs: (N, K, C) log class probabilities under K draws of the model's weights, the same for every row.
+        basis: (N, P) functions of the row whose span is the class of models; made from `embedding` if not given.
+        duals: (N,) predicted duals of the rows; learnt from `labelled=dict(embedding=..., duals=...)` if not given.
+        grad_sqnorm: (N,) squared lengths of the gradients of each row's loss by all parameters.
+        grad_dot: (N,) inner products of those gradients with the summed gradient of the labelled rows.
+        grad_sketch: (N, W) random projections of those gradients.
         ids: (N,) distinct integers that name the rows; 0..N-1 if not given.
         labelled: the same arrays for the rows already labelled, such as `dict(embedding=..., y=...)`.
         seed: the only source of chance. The same seed and rows give the same picks in any order of the rows.
@@ -43,5 +55,16 @@ def select(
     >>> select("entropy", k=2, probs=P).ids
     array([1, 2])
     """
-    arrays = {"probs": probs, "label_probs": label_probs, "embedding": embedding, "ids": ids}
+    arrays = {
+        "probs": probs,
+        "label_probs": label_probs,
+        "embedding": embedding,
+        "log_probs": log_probs,
+        "basis": basis,
+        "duals": duals,
+        "grad_sqnorm": grad_sqnorm,
+        "grad_dot": grad_dot,
+        "grad_sketch": grad_sketch,
+        "ids": ids,
+    }
     return choose(strategies.get(strategy), k, arrays, labelled, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from labelwise.choose.door import key_of
 from labelwise.errors import ArgumentError, BudgetError, RowError
 from labelwise.keys import Key
 from labelwise.label import oracle_of
-from labelwise.label.oracle import Oracle, class_numbers
+from labelwise.label.oracle import Oracle
 from labelwise.pool import Pool
 from labelwise.recipes import Recipe
 from labelwise.report.environment import environment, peak_mb
@@ -36,6 +36,7 @@ def rounds(
     start: int | None = None,
     test: float | tuple[Any, Any] | None = 0.2,
     classes: int | Sequence[str] | None = None,
+    task: Literal["classify", "regress"] | None = None,
     seed: int = 0,
     spill: str | Path | None = None,
     batch: int = 256,
@@ -58,6 +59,7 @@ def rounds(
         test: (inputs, labels) to measure on, or the share of the pool to set aside for that (its labels are asked of
             the oracle too and are not counted), or None to measure nothing.
         classes: how many classes there are, or their names.
+        task: "regress" where labels are numbers; what the learner is made for if None, else "classify".
         seed: the only source of chance.
         spill: a folder for mapped files, for pools larger than memory.
         batch: rows of one forward pass.
@@ -73,7 +75,7 @@ def rounds(
     held, source = _test_rows(test, source, answers, key.fold("test"))
     first = k if start is None else start
     _check_plan(first, k, n, len(source))
-    session = Session(source, learner, recipe, classes=classes, seed=seed, spill=spill, batch=batch)
+    session = Session(source, learner, recipe, classes=classes, task=task, seed=seed, spill=spill, batch=batch)
     return _run(session, answers, held, first, k, n, name or f"{session.recipe.name}/{seed}")
 
 
@@ -88,6 +90,15 @@ def _run(
         metrics, trained = _measure(session, held)
         last = number == n
         picks = Selection(np.empty(0), np.empty(0), np.empty(0)) if last else session.ask(k)
+        notes: dict[str, Any] = {
+            "selection": dict(picks.notes),
+            "training": dict(session.fit().notes) if session.learner else {},
+        }
+        seconds = dict(session.seconds)
+        if not last:
+            session.tell(picks.ids, oracle(picks.ids))
+            if session.estimate is not None:
+                notes["estimate"] = session.estimate
         yield Record(
             run=name,
             strategy=session.recipe.name,
@@ -95,16 +106,14 @@ def _run(
             round=number,
             labels=labels,
             metrics=metrics,
-            select_seconds=session.seconds["select"],
+            select_seconds=seconds["select"],
             train_seconds=trained,
-            read_seconds=session.seconds["read"],
+            read_seconds=seconds["read"],
             peak_mb=peak_mb(),
             picked=picks.ids.tolist(),
-            notes={"selection": dict(picks.notes), "training": dict(session.fit().notes) if session.learner else {}},
+            notes=notes,
             environment={**environment(), "seed": str(session.seed)},
         )
-        if not last:
-            session.tell(picks.ids, oracle(picks.ids))
 
 
 def _measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:
@@ -117,7 +126,7 @@ def _measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str,
     if held is None:
         return {}, trained
     rows, labels = held
-    return evaluate(fit.reader, rows, rows.ids, torch.tensor(class_numbers(labels, session.classes))), trained
+    return evaluate(fit.reader, rows, rows.ids, torch.tensor(session.as_answers(labels))), trained
 
 
 def _test_rows(

@@ -1,26 +1,42 @@
 """Recipes: a strategy together with what published work pairs it with, by name.
 
 Every strategy is a recipe under its own name, with a random first batch. A recipe whose first batch is chosen
-otherwise is written `first+then`: "typiclust+margin" starts with TypiClust and goes on with margin.
+otherwise is written `first+then`: "typiclust+margin" starts with TypiClust and goes on with margin. ALLY comes with
+the objective that gives labelled rows their duals.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+import copy
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from labelwise import strategies
 from labelwise.choose import Strategy
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, NeedError
+from labelwise.train.fit import Learner
+from labelwise.train.objective import Objective
+from labelwise.train.primal_dual import PrimalDual
+from labelwise.train.torch_learner import TorchLearner
+
+OBJECTIVES: dict[str, Objective] = {"ally": PrimalDual()}  # what a strategy's training minimises, where it says
+GOES_ON = ("dynamical",)  # strategies whose model is never drawn anew: dynamicAL, algorithm 1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How batches are chosen: `start` the first, when nothing is labelled yet, `strategy` all others."""
+    """How batches are chosen: `start` the first, when nothing is labelled yet, `strategy` all others.
+
+    `objective` is what training minimises, where the strategy is paired with one; a learner that has one of the same
+    kind keeps its own. With `restart` False a torch model goes on from the weights of the round before, whatever the
+    learner does by itself.
+    """
 
     name: str
     strategy: Strategy
     start: Strategy
+    objective: Objective | None = None
+    restart: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.start.cold:
@@ -32,7 +48,36 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """Name and parameters, as JSON can hold them, to compare a stored session with."""
-        return {"name": self.name, "strategy": _settings(self.strategy), "start": _settings(self.start)}
+        settings = {"name": self.name, "strategy": _settings(self.strategy), "start": _settings(self.start)}
+        if self.objective is not None:
+            settings["objective"] = _settings(self.objective)
+        return settings if self.restart is None else {**settings, "restart": self.restart}
+
+    def learner(self, learner: Learner) -> Learner:
+        """The learner that trains by the objective of this recipe, and on from the last weights where it says so."""
+        if self.restart is False and isinstance(learner, TorchLearner):
+            learner = copy.copy(learner)
+            learner.goes_on = True
+        if self.objective is None:
+            return learner
+        if not isinstance(learner, TorchLearner):
+            raise ArgumentError(
+                f"recipe {self.name!r} trains by {type(self.objective).__name__}, which needs the loss of every row "
+                f"while training; {type(learner).__name__} cannot be trained so. Pass a torch model or a TorchLearner."
+            )
+        return learner.with_objective(self.objective)
+
+    def for_regression(self) -> Recipe:
+        """This recipe for a model of numbers; NeedError where it needs class probabilities."""
+        strategy, start = self.strategy.for_regression(), self.start.for_regression()
+        if strategy is None or start is None:
+            fit = ", ".join(name for name, kind in strategies.ALL.items() if kind().for_regression() is not None)
+            which = self.strategy if strategy is None else self.start
+            raise NeedError(
+                f"recipe {self.name!r}: {type(which).__name__} asks for class probabilities, which a regression model "
+                f"does not have; strategies that fit a regression pool: {fit}"
+            )
+        return replace(self, strategy=strategy, start=start)
 
 
 def get(recipe: str | Strategy | Recipe) -> Recipe:
@@ -44,17 +89,29 @@ def get(recipe: str | Strategy | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, Strategy):
-        name = next((n for n, kind in strategies.ALL.items() if type(recipe) is kind), type(recipe).__name__)
-        return Recipe(name, recipe, recipe if recipe.cold else strategies.Random())
+        name = strategies.name_of(recipe)
+        return _recipe(name, name, recipe, recipe if recipe.cold else strategies.Random())
     first, plus, then = str(recipe).partition("+")
     if plus:
-        return Recipe(recipe, strategies.get(then), strategies.get(first))
+        return _recipe(recipe, then, strategies.get(then), strategies.get(first))
     strategy = strategies.get(recipe)
-    return Recipe(recipe, strategy, strategy if strategy.cold else strategies.Random())
+    return _recipe(recipe, recipe, strategy, strategy if strategy.cold else strategies.Random())
 
 
-def _settings(strategy: Strategy) -> dict[str, Any]:
-    values: dict[str, Any] = (
-        {f.name: getattr(strategy, f.name) for f in fields(strategy)} if is_dataclass(strategy) else {}
-    )
-    return {"class": type(strategy).__name__, **values}
+def _recipe(name: str, then: str, strategy: Strategy, start: Strategy) -> Recipe:
+    """A recipe with what published work pairs the strategy called `then` with."""
+    return Recipe(name, strategy, start, OBJECTIVES.get(then), False if then in GOES_ON else None)
+
+
+def _settings(part: Strategy | Objective) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if is_dataclass(part):
+        values = {f.name: _plain(getattr(part, f.name)) for f in fields(part)}
+    return {"class": type(part).__name__, **values}
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON can hold it; a function by its name."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return getattr(value, "__qualname__", repr(value)) if callable(value) else value

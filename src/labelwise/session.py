@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,12 +21,15 @@ from labelwise import recipes, store
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.door import check_budget, key_of
 from labelwise.errors import LabelError, NeedError, RowError
-from labelwise.label.oracle import class_numbers
+from labelwise.label.answers import classes_of, ids_of, task_of
+from labelwise.label.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
+from labelwise.report.estimate import Asked, asked
 from labelwise.shards import Shards, place
-from labelwise.signals.read import read
-from labelwise.signals.spec import Features, Signal, stored
+from labelwise.signals.read import Labelled, read
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Features, Label, Signal, stored
 from labelwise.train import Fit, learner_of
 
 
@@ -50,6 +54,7 @@ class Session:
         recipe: str | Strategy | Recipe = "badge",
         *,
         classes: int | Sequence[str] | None = None,
+        task: Literal["classify", "regress"] | None = None,
         seed: int = 0,
         folder: str | Path | None = None,
         spill: str | Path | None = None,
@@ -59,10 +64,11 @@ class Session:
 
         Args:
             pool: a Pool, or whatever `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
-            learner: a torch module or a function that makes one, a scikit-learn classifier, or a Learner. Not needed
+            learner: a torch module or a function that makes one, a scikit-learn estimator, or a Learner. Not needed
                 by strategies that ask no model.
             recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe.
             classes: how many classes there are, or their names. Taken from the pool when it knows.
+            task: "regress" where labels are numbers; what the learner is made for if None, else "classify".
             seed: the only source of chance.
             folder: where to keep the session. Each answer is on disk before `tell` returns; `Session.load` goes on
                 from there. It must not hold a session yet.
@@ -71,8 +77,11 @@ class Session:
         """
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
-        self.learner = None if learner is None else learner_of(learner)
-        self.classes = _classes(classes, self.pool)
+        self.learner = None if learner is None else self.recipe.learner(learner_of(learner, task))
+        self.task = task_of(task, self.learner)
+        self.classes = classes_of(classes, self.pool) if self.task == "classify" else None
+        if self.task == "regress":
+            self.recipe = self.recipe.for_regression()
         self.seed = seed
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}  # of the last ask
         self._key = key_of(seed)
@@ -80,6 +89,9 @@ class Session:
         self._batch = batch
         self._fit: tuple[int, Fit] | None = None  # with the number of answers it was trained on
         self._asked: dict[int, float] = {}  # weight of each row of the last ask
+        self.estimate: dict[str, Any] | None = None  # of the model that drew the last batch, from that batch's answers
+        self._drawn: Asked | None = None
+        self._notes: dict[str, Any] = {}  # of the last ask, where its strategy wants them back
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
             self.ledger = Ledger()
@@ -98,6 +110,7 @@ class Session:
             learner,
             recipe if recipe is not None else store.recipe_of(Path(folder), stored_settings),
             classes=stored_settings["classes"],
+            task=stored_settings.get("task"),
             seed=stored_settings["seed"],
             batch=stored_settings["batch"],
         )
@@ -131,26 +144,31 @@ class Session:
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         done = self.ledger.labelled
         strategy = self.recipe.strategy if len(done) else self.recipe.start
+        if strategy.needs.history:
+            strategy = strategy.with_history(self._history())
         key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")
         pool = self._shards(free, strategy.needs.pool, "pool")
         labelled = self._shards(done.sort().values, strategy.needs.labelled, "labelled")
         began = time.perf_counter()
-        picks = strategy.select(pool, labelled, k, key)
+        picks = self._noted(strategy.select(pool, labelled, k, key))
         self.seconds["select"] = time.perf_counter() - began
         self._asked = dict(zip(picks.ids.tolist(), picks.weights.tolist()))
+        self._notes = dict(picks.notes) if strategy.needs.history else {}
+        current = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
+        self._drawn = asked(strategy, picks, len(free), current)
         self._round = self._next_round()
         return picks
 
     def tell(self, ids: Any, labels: Any) -> None:
-        """Record answers: class numbers, or names where the classes have names. All of them or, on an error, none.
+        """Record answers: class numbers or names, or numbers in regression. All of them or, on an error, none.
 
         Any row of the pool may be told, asked for or not; telling a row again corrects its label. With a folder, the
         answers are on disk when this returns.
         """
-        rows = _ids(ids)
-        numbers = class_numbers(labels, self.classes)
-        if len(rows) != len(numbers):
-            raise LabelError(f"one label for each id was expected, found {len(rows)} ids and {len(numbers)} labels")
+        rows = ids_of(ids)
+        answers = self.as_answers(labels)
+        if len(rows) != len(answers):
+            raise LabelError(f"one label for each id was expected, found {len(rows)} ids and {len(answers)} labels")
         known = torch.isin(torch.tensor(rows, dtype=torch.int64), self.pool.ids)
         if not bool(known.all()):
             bad = rows[int((~known).nonzero()[0])]
@@ -158,7 +176,12 @@ class Session:
         if not rows:
             return
         weights = [self._asked.get(row, 1.0) for row in rows]
-        self.ledger.add(self._round, rows, numbers, weights, self.recipe.name)
+        self.ledger.add(self._round, rows, answers, weights, self.recipe.name, self._notes_for(rows))
+        self.estimate = None if self._drawn is None else self._drawn.estimate(self.pool, self.ledger)
+
+    def as_answers(self, labels: Any) -> list[int] | list[float]:
+        """Labels as the ledger keeps them: class numbers, or numbers in regression."""
+        return numbers(labels) if self.task == "regress" else class_numbers(labels, self.classes)
 
     def fit(self) -> Fit:
         """The model trained on all answers so far."""
@@ -197,18 +220,55 @@ class Session:
         """The signals of these rows, read in one sweep."""
         if not len(ids):
             return Shards([])
-        wanted = stored(signals)
+        known = self._known(ids, stored(signals)) if name == "labelled" else {}
+        wanted = tuple(signal for signal in stored(signals) if signal not in known)
         reader = self.fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
         began = time.perf_counter()
         where = None if self._spill is None else self._spill / name
-        shards = place(read(reader, self.pool, ids, wanted, self._batch), len(ids), where)
+        done = self.ledger.labelled.argsort()
+        behind = Labelled(self.ledger.labelled[done], self.ledger.labels[done])
+        stream = read(reader, self.pool, ids, wanted, self._batch, behind)
+        shards = place((_beside(rows, ids, known) for rows in stream), len(ids), where)
         self.seconds["read"] += time.perf_counter() - began
         return shards
+
+    def _noted(self, picks: Selection) -> Selection:
+        """The picks with what the reader of the model has to say about its signals."""
+        notes = getattr(self._fit[1].reader, "notes", None) if self._fit is not None else None
+        said = notes() if callable(notes) else {}
+        return replace(picks, notes={**picks.notes, **said}) if said else picks
+
+    def _known(self, ids: Tensor, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        """Columns about labelled rows, whose ids rise, that no model has to be asked for."""
+        known: dict[Signal, Tensor] = {}
+        if Label() in signals:
+            known[Label()] = self.ledger.labels[self.ledger.labelled.argsort()]
+        if any(not isinstance(signal, Features | Label) for signal in signals):
+            fit = self.fit()
+            at = torch.searchsorted(fit.ids, ids)
+            known |= {signal: fit.published[signal][at] for signal in signals if signal in fit.published}
+        return known
+
+    def _history(self) -> tuple[dict[str, Any], ...]:
+        """What `Strategy.with_history` is given."""
+        return tuple(
+            {**entry.notes, "ids": [row for row in entry.ids if row not in entry.notes.get("unasked", ())]}
+            for entry in self.ledger
+        )
+
+    def _notes_for(self, rows: list[int]) -> dict[str, Any]:
+        """The notes of the last ask, with the rows told that it had not asked for."""
+        unasked = [row for row in rows if row not in self._asked]
+        if not self._notes or len(unasked) == len(rows):
+            return {}
+        return {**self._notes, "unasked": unasked} if unasked else self._notes
 
     def _next_round(self) -> int:
         return max((entry.round + 1 for entry in self.ledger), default=0)
 
     def _class_count(self) -> int:
+        if self.task == "regress":
+            return 0
         if self.classes is None:
             return max(2, int(self.ledger.labels.max()) + 1)
         return self.classes if isinstance(self.classes, int) else len(self.classes)
@@ -216,6 +276,7 @@ class Session:
     def _settings(self) -> dict[str, Any]:
         """What has to be the same for a stored session to go on."""
         return {
+            **({"task": "regress"} if self.task == "regress" else {}),
             "recipe": self.recipe.settings(),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),
@@ -225,25 +286,9 @@ class Session:
         }
 
 
-def _classes(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[str, ...] | None:
-    if classes is None:
-        return pool.classes
-    if isinstance(classes, int):
-        if classes < 1:
-            raise LabelError(f"classes must be at least 1, found {classes}")
-        return classes
-    names = tuple(str(name) for name in classes)
-    if len(set(names)) != len(names):
-        raise LabelError(f"the names of the classes must differ, found {', '.join(names)}")
-    return names
-
-
-def _ids(ids: Any) -> list[int]:
-    """Distinct whole numbers."""
-    rows = np.asarray(ids).reshape(-1)
-    if len(rows) and rows.dtype.kind not in "iu":
-        raise RowError(f"ids must be whole numbers, found {rows[:3].tolist()}")
-    unique, counts = np.unique(rows, return_counts=True)
-    if len(unique) != len(rows):
-        raise RowError(f"id {int(unique[counts > 1][0])} is told twice in one call; nothing was recorded")
-    return [int(row) for row in rows]
+def _beside(rows: Rows, ids: Tensor, known: dict[Signal, Tensor]) -> Rows:
+    """Rows with columns that were known, given for `ids`, which rise."""
+    if not known:
+        return rows
+    at = torch.searchsorted(ids, rows.ids)
+    return Rows(rows.ids, {**rows.columns, **{signal: column[at] for signal, column in known.items()}})

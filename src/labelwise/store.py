@@ -18,7 +18,7 @@ from labelwise.errors import ArgumentError, StoreError
 from labelwise.pool import Ledger
 from labelwise.recipes import Recipe
 from labelwise.report.atomic import write_pieces
-from labelwise.train import Fit, Learner
+from labelwise.train import Fit, Learner, Objective, PrimalDual
 
 VERSION = 1
 
@@ -60,7 +60,9 @@ def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
     """The recipe of a stored session, from its name and parameters."""
     wanted = stored["recipe"]
     try:
-        return Recipe(wanted["name"], _strategy(wanted["strategy"]), _strategy(wanted["start"]))
+        objective = _objective(wanted["objective"]) if "objective" in wanted else None
+        strategy, start = _strategy(wanted["strategy"]), _strategy(wanted["start"])
+        return Recipe(wanted["name"], strategy, start, objective, wanted.get("restart"))
     except ArgumentError as error:
         raise StoreError(
             f"the session in {folder} was made with recipe {wanted['name']!r} ({wanted['strategy']['class']}), which "
@@ -104,6 +106,14 @@ def load_fit(folder: Path, learner: Learner) -> tuple[int, Fit] | None:
     except Exception as error:
         raise StoreError(f"{path} cannot be read ({error}); remove it to train from the answers alone") from error
     return found["answers"], learner.restore(found["state"], found["ids"])
+
+
+def _objective(stored: dict[str, Any]) -> Objective:
+    values = {name: value for name, value in stored.items() if name != "class"}
+    named = [name for name in ("schedule", "secondary") if isinstance(values.get(name), str)]
+    if stored["class"] != "PrimalDual" or named:
+        raise ArgumentError(f"the objective {stored} holds a function or is a class of the user's own")
+    return PrimalDual(**values)
 
 
 def _strategy(stored: dict[str, Any]) -> Any:

@@ -43,7 +43,7 @@ def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
             nearest.take_in(pool, signal, pool.take(ids))
             rest = nearest.by_chance(pool, signal, clusters - 1, key.fold("seeds"))
             ids = torch.cat([ids, rest.ids[rest.values > 0]])  # copies of a seed would be empty clusters
-    return pool.take(ids).tensor(signal).double()
+    return pool.take(ids).tensor(signal).double().cpu()  # a carry: small, the same everywhere
 
 
 def _assign(signal: Signal, centres_KD: Tensor, shard: Shard) -> int:

@@ -15,14 +15,34 @@ from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
 from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in, shards_of
-from labelwise.signals.spec import Embedding, Features, LabelProbs, Probs, Signal, stored
+from labelwise.signals.spec import (
+    Basis,
+    Duals,
+    Embedding,
+    Features,
+    GradNorm,
+    GradSketch,
+    Label,
+    LabelProbs,
+    LogProbs,
+    LossJvp,
+    Probs,
+    Signal,
+)
 
 # Which signals an argument of `select` gives, and how many axes it has.
 ARRAYS: dict[str, tuple[tuple[Signal, ...], int]] = {
     "probs": ((Probs(),), 2),
     "label_probs": ((LabelProbs(),), 2),
     "embedding": ((Embedding(), Features()), 2),
+    "log_probs": ((LogProbs(),), 3),
+    "basis": ((Basis(),), 2),
+    "duals": ((Duals(),), 1),
+    "grad_sqnorm": ((GradNorm(),), 1),
+    "grad_dot": ((LossJvp(),), 1),
+    "grad_sketch": ((GradSketch(),), 2),
 }
+SHAPES = {1: "(rows,)", 2: "(rows, columns)", 3: "(rows, draws, classes)"}
 ONE_PER_ROW = ("ids", "y")
 
 
@@ -32,11 +52,13 @@ def choose(
     """Check the arguments of `labelwise.select` and choose."""
     name = type(strategy).__name__
     given = {key: as_tensor(key, value) for key, value in arrays.items() if value is not None}
+    strategy = strategy.given(frozenset(given))
     ids = row_ids(given, "the pool")
     check_budget(k, len(ids))
-    columns = _columns(name, strategy.needs.pool, given, ids.device, "")
+    instead = strategy.needs.instead if all(one.array in given for one in strategy.needs.instead) else ()
+    columns = _columns(name, strategy.needs.pool + instead, given, ids.device, "")
     behind = _labelled_arrays(labelled)
-    if not behind or not strategy.needs.labelled:
+    if not behind or not strategy.needs.labelled or instead:
         return strategy.select(shards_of(ids, columns), Shards([]), k, key_of(seed))
     beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
     _check_widths(columns, beside)
@@ -74,8 +96,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         raise ArgumentError(f"{name} must hold real numbers, found {tensor.dtype}")
     axes = 1 if name in ONE_PER_ROW else ARRAYS[name][1]
     if tensor.ndim != axes:
-        shape = "(rows,)" if axes == 1 else "(rows, columns)"
-        raise RowError(f"{name} must have {axes} axes {shape}, found shape {tuple(tensor.shape)}")
+        raise RowError(f"{name} must have {axes} axes {SHAPES[axes]}, found shape {tuple(tensor.shape)}")
     return tensor
 
 
@@ -140,19 +161,38 @@ def _columns(
     by_signal = {signal: given[array] for array, (gives, _) in ARRAYS.items() if array in given for signal in gives}
     if LabelProbs() not in by_signal and Probs() in by_signal:
         by_signal[LabelProbs()] = by_signal[Probs()]
+    if "y" in given:
+        by_signal[Label()] = given["y"]
     columns = {}
-    for signal in stored(signals):
-        if signal not in by_signal:
+    for signal in _given_as(name, signals, given, by_signal, where):
+        # An array of draws has as many as it has, whatever number a strategy would ask of a model.
+        given_as = LogProbs() if isinstance(signal, LogProbs) else Basis() if isinstance(signal, Basis) else signal
+        if given_as not in by_signal:
             raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.how}")
-        column = by_signal[signal]
+        column = by_signal[given_as]
         if column.device != device:
             raise RowError(
                 f"all arrays must be on one device; {where}{signal.array} is on {column.device}, others on {device}"
             )
-        if column.shape[1] == 0:
+        if 0 in column.shape[1:]:
             raise RowError(f"{where}{signal.array} must have at least one column, found shape {tuple(column.shape)}")
         columns[signal] = column
     return columns
+
+
+def _given_as(
+    name: str, signals: tuple[Signal, ...], given: Mapping[str, Tensor], by_signal: Mapping[Signal, Tensor], where: str
+) -> tuple[Signal, ...]:
+    """The columns to keep: an array `basis` takes the place of the map that would make it from another array."""
+    wanted: list[Signal] = []
+    for signal in signals:
+        if isinstance(signal, Basis) and "basis" in given:
+            wanted.append(signal)
+            continue
+        if isinstance(signal, Basis) and any(part not in by_signal for part in signal.stored()):
+            raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.how}")
+        wanted.extend(signal.stored())
+    return tuple(dict.fromkeys(wanted))
 
 
 def _labelled_arrays(labelled: Any) -> dict[str, Tensor]:
@@ -194,8 +234,7 @@ def _labelled_shards(
 def _check_widths(pool: Mapping[Signal, Tensor], labelled: Mapping[Signal, Tensor]) -> None:
     """Columns of the same signal must be equally wide in the pool and in the labelled rows."""
     for signal in pool.keys() & labelled.keys():
-        mine, theirs = pool[signal].shape[1], labelled[signal].shape[1]
+        mine, theirs = pool[signal].shape[1:], labelled[signal].shape[1:]
         if mine != theirs:
-            raise RowError(
-                f"{signal.array} has {mine} columns in the pool and {theirs} in labelled; they must be equal"
-            )
+            here, there = (" x ".join(str(size) for size in shape) for shape in (mine, theirs))
+            raise RowError(f"{signal.array} has {here} columns in the pool and {there} in labelled; they must be equal")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -19,7 +20,7 @@ from labelwise.errors import NumericsError
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Needs
+from labelwise.signals.spec import Needs, stored
 
 TIE = 1e-12  # values this close, relative to their size, are tied in a greedy choice (float64; float32 has its own)
 TIE_SINGLE = 1e-6
@@ -37,9 +38,28 @@ class Strategy(ABC):
     paper: ClassVar[str] = ""
     weighted: ClassVar[bool] = False  # whether Selection.weights are more than ones
     cold: ClassVar[bool] = False  # whether it can choose before any row is labelled
+    known_law: ClassVar[bool] = False  # whether picks are draws by a law that their weights undo
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def with_history(self, history: tuple[Mapping[str, Any], ...]) -> Strategy:
+        """The strategy to use after earlier rounds, for one whose needs have `history`.
+
+        `history` holds, for each entry of answers, the oldest first, the notes of the selection that asked for them
+        and "ids", the rows among them that it had asked for. What was learnt from them becomes a parameter: a
+        strategy has no state.
+        """
+        return self
+
+    def for_regression(self) -> Strategy | None:
+        """The form of this strategy for a model of numbers; None where it needs class probabilities."""
+        asked = stored(self.needs.pool + self.needs.labelled)
+        return None if any(signal.of_classes for signal in asked) else self
+
+    def given(self, arrays: frozenset[str]) -> Strategy:
+        """This strategy in the form that suits the arrays, by name, that a user passed to `select`."""
+        return self
 
     @abstractmethod
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:

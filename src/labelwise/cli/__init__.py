@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from labelwise.cli import bench, demo, select, strategies
+from labelwise.cli import bench, demo, labels_needed, reproduce, select, strategies
 
 app = typer.Typer(
     name="labelwise",
@@ -19,6 +19,8 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("strategies")(strategies.strategies)
 app.command("select")(select.select)
+app.command("labels-needed")(labels_needed.labels_needed)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(bench.app, name="bench")
 
 

@@ -22,9 +22,16 @@ def select(
     probs: str = typer.Option(None, metavar="FILE", help=f"Class probabilities (N, C): {_FILE}."),
     label_probs: str = typer.Option(None, metavar="FILE", help="Calibrated class probabilities (N, C)."),
     embedding: str = typer.Option(None, metavar="FILE", help="Embeddings or features (N, D)."),
+    log_probs: str = typer.Option(None, metavar="FILE", help="Log class probabilities under K draws (N, K, C)."),
+    grad_sqnorm: str = typer.Option(None, metavar="FILE", help="Squared lengths of the rows' loss gradients (N,)."),
+    grad_dot: str = typer.Option(None, metavar="FILE", help="Their inner products with the labelled rows' sum (N,)."),
+    duals: str = typer.Option(None, metavar="FILE", help="Predicted duals of the rows (N,)."),
+    basis: str = typer.Option(None, metavar="FILE", help="Functions of the rows (N, P), for bss, leverage, volume."),
     ids: str = typer.Option(None, metavar="FILE", help="Names of the rows, distinct integers (N,); default 0..N-1."),
     labelled_probs: str = typer.Option(None, metavar="FILE", help="Class probabilities of the labelled rows."),
     labelled_embedding: str = typer.Option(None, metavar="FILE", help="Embeddings of the labelled rows."),
+    labelled_duals: str = typer.Option(None, metavar="FILE", help="Duals of the labelled rows (L,)."),
+    labelled_y: str = typer.Option(None, metavar="FILE", help="Labels of the labelled rows (L,)."),
     seed: int = typer.Option(0, help="The only source of chance."),
     out: Path = typer.Option(
         None,
@@ -42,7 +49,9 @@ def select(
     if out is not None and out.suffix not in (".csv", ".json", ".npy"):
         raise ArgumentError(f"--out {out}: expected a name ending in .csv, .json or .npy")
     files = {"probs": probs, "label_probs": label_probs, "embedding": embedding, "ids": ids}
-    behind = {"probs": labelled_probs, "embedding": labelled_embedding}
+    files |= {"log_probs": log_probs, "grad_sqnorm": grad_sqnorm, "grad_dot": grad_dot, "duals": duals}
+    files |= {"basis": basis}
+    behind = {"probs": labelled_probs, "embedding": labelled_embedding, "duals": labelled_duals, "y": labelled_y}
     arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
 
@@ -58,6 +67,11 @@ def select(
             probs=arrays.get("probs"),
             label_probs=arrays.get("label_probs"),
             embedding=arrays.get("embedding"),
+            log_probs=arrays.get("log_probs"),
+            grad_sqnorm=arrays.get("grad_sqnorm"),
+            grad_dot=arrays.get("grad_dot"),
+            duals=arrays.get("duals"),
+            basis=arrays.get("basis"),
             ids=arrays.get("ids"),
             labelled=labelled or None,
             seed=seed,

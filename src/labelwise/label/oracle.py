@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,6 +75,16 @@ def class_numbers(labels: Any, classes: Sequence[str] | int | None) -> list[int]
             raise LabelError(f"label {label} (entry {position}) is outside the classes {there}")
         numbers.append(int(label))
     return numbers
+
+
+def numbers(labels: Any) -> list[float]:
+    """Labels of a regression pool: finite numbers."""
+    values = []
+    for position, label in enumerate(_listed(labels)):
+        if isinstance(label, bool) or not isinstance(label, int | float) or not math.isfinite(label):
+            raise LabelError(f"label {label!r} (entry {position}) is not a finite number, as the task is regression")
+        values.append(float(label))
+    return values
 
 
 def _listed(values: Any) -> list[Any]:

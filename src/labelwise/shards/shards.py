@@ -91,6 +91,17 @@ class Shard:
             columns[signal] = columns[signal] - mean_D
         return Rows(self.ids[where], columns)
 
+    def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The asked ids that live here: their places in the question, and their positions in this shard."""
+        asked = ids.to(self.device)
+        by_id = self.state.get("by_id")
+        if by_id is None:  # sorted once; a shard's ids never change
+            by_id = self.state["by_id"] = self.ids.argsort()
+        sorted_ids = self.ids[by_id]
+        place = torch.searchsorted(sorted_ids, asked).clamp(max=len(self) - 1)
+        here = (sorted_ids[place] == asked).nonzero()[:, 0]
+        return here, by_id[place[here]]
+
     def _block_rows(self, scratch: int) -> int:
         budget = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
         width = ID_WIDTH + scratch + sum(column[:1].numel() for column in self.columns.values())
@@ -188,11 +199,5 @@ def _shard_best(fn: Callable[[Shard], Tensor], k: int, slack: float, shard: Shar
 
 def _shard_take(ids: Tensor, shard: Shard) -> tuple[Tensor, Rows]:
     """The asked rows that live in this shard, and their places in the question."""
-    asked = ids.to(shard.device)
-    by_id = shard.state.get("by_id")
-    if by_id is None:  # sorted once; a shard's ids never change
-        by_id = shard.state["by_id"] = shard.ids.argsort()
-    sorted_ids = shard.ids[by_id]
-    place = torch.searchsorted(sorted_ids, asked).clamp(max=len(shard) - 1)
-    here = (sorted_ids[place] == asked).nonzero()[:, 0]
-    return here, shard.rows(by_id[place[here]])
+    here, positions = shard.find(ids)
+    return here, shard.rows(positions)

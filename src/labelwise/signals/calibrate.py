@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -61,6 +63,23 @@ def label_temperature(logits: Tensor, labels: Tensor) -> tuple[float, str]:
     if temperature == COLDEST:
         return 1.0, f"{len(labels)} held-out rows do not determine it, the fit ran to {COLDEST}: LabelProbs are Probs"
     return temperature, f"the fit ran to the end of its range, {HOTTEST}" if temperature == HOTTEST else ""
+
+
+def noted_temperature(logits: Tensor | None, labels: Tensor | None, notes: dict[str, Any]) -> float:
+    """The temperature for LabelProbs from held-out rows, if any; `notes` gets it, and what it does to calibration.
+
+    `ece_before` and `ece_after` are the expected calibration errors of the held-out rows without and with it. They
+    are the rows it was fitted on; it is one number, so that flatters it little.
+    """
+    temperature, note = 1.0, "no held-out rows: LabelProbs are Probs"
+    if logits is not None and labels is not None:
+        temperature, note = label_temperature(logits, labels)
+        notes["ece_before"] = expected_calibration_error(logits.softmax(1), labels)
+        notes["ece_after"] = expected_calibration_error((logits / temperature).softmax(1), labels)
+    if note:
+        notes["temperature_note"] = note
+    notes["temperature"] = temperature
+    return temperature
 
 
 def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> float:

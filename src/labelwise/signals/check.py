@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import NumericsError
-from labelwise.signals.spec import LabelProbs, Probs, Signal
+from labelwise.signals.spec import LabelProbs, LogProbs, Probs, Signal
 
 SUM_TOLERANCE = 1e-3  # float32 softmax over thousands of classes is within 1e-4; half precision is read as 1e-2
 HALF_SUM_TOLERANCE = 1e-2
@@ -17,6 +17,8 @@ def check_block(signal: Signal, ids: Tensor, values: Tensor, stored: torch.dtype
     flat_NV = values.reshape(len(values), -1)
     if isinstance(signal, Probs | LabelProbs):
         _check_probabilities(signal, ids, flat_NV, stored, whose)
+    elif isinstance(signal, LogProbs):
+        _check_log_probabilities(signal, ids, values, stored, whose)
     # A finite sum has only finite terms. Large finite terms may overflow it, so a sum that is not is looked at again.
     elif not bool(torch.isfinite(flat_NV.sum())):
         _check_finite(signal, ids, flat_NV, whose)
@@ -48,4 +50,20 @@ def _check_probabilities(signal: Signal, ids: Tensor, p_NC: Tensor, stored: torc
         f"{whose[0].upper()}{whose[1:]} {int(ids[row])} sums to {float(sum_N[row]):.6g} and its smallest entry is "
         f"{float(p_NC[row].amin()):.6g} ({int(bad_N.sum())} such rows in this block). "
         "If these are logits, pass their softmax."
+    )
+
+
+def _check_log_probabilities(signal: Signal, ids: Tensor, log_NKC: Tensor, stored: torch.dtype, whose: str) -> None:
+    """-inf is a probability of 0; whatever else is not finite spoils the sum of the probabilities."""
+    tolerance = HALF_SUM_TOLERANCE if stored in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
+    sum_NK = log_NKC.exp().sum(2)
+    bad_NK = ~((sum_NK - 1).abs() <= tolerance)  # a NaN is bad too
+    if not bool(bad_NK.any()):
+        return
+    row, draw = (int(place) for place in bad_NK.nonzero()[0])
+    raise NumericsError(
+        f"{signal.array} ({signal!r}) must hold logs of probabilities that sum to 1 over the classes within "
+        f"{tolerance}, under every draw; -inf stands for 0. {whose[0].upper()}{whose[1:]} {int(ids[row])} sums to "
+        f"{float(sum_NK[row, draw]):.6g} under draw {draw} ({int(bad_NK.any(1).sum())} such rows in this block). "
+        "If these are logits, pass their log_softmax; if they are probabilities, pass their log."
     )

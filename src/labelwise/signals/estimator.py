@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ModelError, NeedError
+from labelwise.signals.members import has_members, member_log_probs
 from labelwise.signals.read import settled
-from labelwise.signals.spec import Embedding, LabelProbs, Probs, Signal
+from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Prediction, Probs, Signal
 
 WIDEST = 1 << 15  # columns of a sparse matrix that are still kept as dense rows
 
@@ -30,7 +31,7 @@ class EstimatorReader:
     Probs has one column for each of `classes`, in their order; a class that the classifier never saw has
     probability 0. Embedding is the input of the final step: what the earlier steps of a pipeline make of the row
     (`steps`), else the row itself, flattened. LabelProbs is softmax(log Probs / T); `temperature` is called to
-    fit T the first time LabelProbs are asked for.
+    fit T the first time LabelProbs are asked for. LogProbs hold each member of an ensemble of scikit-learn's.
     """
 
     def __init__(
@@ -56,7 +57,11 @@ class EstimatorReader:
         return self._temperature
 
     def gives(self, signal: Signal) -> bool:
-        return all(isinstance(part, Probs | LabelProbs | Embedding) for part in signal.stored())
+        drawn = has_members(self.classifier)
+        return all(
+            isinstance(part, Probs | LabelProbs | Embedding) or (drawn and isinstance(part, LogProbs))
+            for part in signal.stored()
+        )
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
         rows = estimator_inputs(inputs)
@@ -72,11 +77,48 @@ class EstimatorReader:
                 columns[signal] = p_BC.to(dtype)
             elif isinstance(signal, LabelProbs) and p_BC is not None:
                 columns[signal] = (log_probabilities(p_BC) / self.temperature).softmax(1).to(dtype)
+            elif isinstance(signal, LogProbs) and has_members(self.classifier):
+                columns[signal] = member_log_probs(self.classifier, features, self.classes).to(dtype)
             elif isinstance(signal, Embedding):
                 columns[signal] = settled(torch.from_numpy(_dense(features)).to(dtype))
             else:
                 raise NeedError(f"{signal!r} is not given by EstimatorReader; it gives Probs, LabelProbs, Embedding.")
         return columns
+
+
+class RegressorReader:
+    """Reads a fitted regressor in the manner of scikit-learn: Prediction, and Embedding as `EstimatorReader` does."""
+
+    def __init__(self, regressor: Any, *, steps: Any = None):
+        self.regressor = regressor
+        self.steps = steps
+
+    def gives(self, signal: Signal) -> bool:
+        return all(isinstance(part, Prediction | Embedding) for part in signal.stored())
+
+    def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        rows = estimator_inputs(inputs)
+        features = rows if self.steps is None else self.steps.transform(rows)
+        wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
+        dtype = torch.float64 if wide else torch.float32
+        columns: dict[Signal, Tensor] = {}
+        for signal in signals:
+            if isinstance(signal, Prediction):
+                columns[signal] = predictions(self.regressor, features).to(dtype)
+            elif isinstance(signal, Embedding):
+                columns[signal] = settled(torch.from_numpy(_dense(features)).to(dtype))
+            else:
+                raise NeedError(f"{signal!r} is not given by RegressorReader; it gives Prediction, Embedding.")
+        return columns
+
+
+def predictions(regressor: Any, features: Any) -> Tensor:
+    """One number (n,) for each row, in float64."""
+    rows = features.shape[0] if hasattr(features, "shape") else len(features)
+    given = np.asarray(regressor.predict(features), np.float64)
+    if given.size != rows:
+        raise ModelError(f"predict was expected to give one number for each of {rows} rows, shape {given.shape} found.")
+    return torch.from_numpy(given.reshape(rows))
 
 
 def estimator_inputs(inputs: Any) -> Any:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError, ModelError, NeedError
 from labelwise.signals import head as heads
+from labelwise.signals.draws import Draws
 from labelwise.signals.head import Output
-from labelwise.signals.read import settled
-from labelwise.signals.spec import Embedding, LabelProbs, Probs, Signal
+from labelwise.signals.read import Labelled, settled
+from labelwise.signals.spec import (
+    Embedding,
+    GradNorm,
+    GradSketch,
+    LabelProbs,
+    LogProbs,
+    LossJvp,
+    Prediction,
+    Probs,
+    Signal,
+)
+
+if TYPE_CHECKING:
+    from labelwise.signals.gradient_columns import GradientColumns
 
 
 class ModelReader:
@@ -23,7 +38,7 @@ class ModelReader:
 
     Probs is the softmax of the logits, in float32 at least. LabelProbs is softmax(logits / temperature). Embedding is
     the flattened input of the last linear layer, which is found by itself. A binary model with one logit is read as
-    one of two classes with Probs (1 - p, p), p its sigmoid.
+    one of two classes with Probs (1 - p, p), p its sigmoid. LogProbs come from `draws`, where the model has any.
 
     The model runs in eval mode without gradients on its own device, and is left exactly as it was found.
     """
@@ -36,10 +51,13 @@ class ModelReader:
         output: Output | None = None,
         autocast: torch.dtype | None = None,
         temperature: float = 1.0,
+        units: tuple[float, float] | None = None,
+        draws: Draws | None = None,
     ):
         """`head` and `output` are for models whose last layer or logits cannot be found; see the errors of `read`.
 
-        With `autocast`, the forward pass runs in that precision where torch deems it safe.
+        With `autocast`, the forward pass runs in that precision where torch deems it safe. `units` (mean, spread)
+        makes it a regression model: Prediction, its one output times spread plus mean, is given in place of Probs.
         """
         if not temperature > 0:
             raise ArgumentError(f"temperature is above 0, not {temperature}.")
@@ -48,22 +66,37 @@ class ModelReader:
         self.output = output
         self.autocast = autocast
         self.temperature = temperature
+        self.units = units
+        self.draws = draws
         self._found: str | None = None
         self._checked = False
+        self._gradients: GradientColumns | None = None
 
     def gives(self, signal: Signal) -> bool:
-        return all(isinstance(part, Probs | LabelProbs | Embedding) for part in signal.stored())
+        known = Prediction | Embedding if self.units is not None else Probs | LabelProbs | Embedding
+        if self.draws is not None and self.units is None:
+            known = known | LogProbs
+        return all(isinstance(part, known | GradNorm | LossJvp | GradSketch) for part in signal.stored())
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
         rows = count(inputs)
-        embed = any(isinstance(signal, Embedding) for signal in signals)
-        with at_rest(self.model), heads.watched(self._watch() if embed else {}) as calls:
-            output = forward(self.model, inputs, self.autocast)
+        drawn = self.draws is not None and self.draws.from_embedding
+        embed = any(isinstance(signal, Embedding) or (drawn and isinstance(signal, LogProbs)) for signal in signals)
+        watch = self._watch() if embed else {}
+        columns: dict[Signal, Tensor] = {}
+        if any(isinstance(signal, GradNorm | LossJvp | GradSketch) for signal in signals):
+            answer, columns = self._by_gradient().read(inputs, signals, watch)
+            output, calls = answer.output, answer.calls
+        else:
+            with at_rest(self.model), heads.watched(watch) as calls:
+                output = forward(self.model, inputs, self.autocast)
+        signals = tuple(signal for signal in signals if signal not in columns)
+        if self.units is not None:
+            return columns | self._numbers(output, calls, rows, signals)
         logits_BC = heads.logits_of(output, self.output, rows)
         if not self._checked:
             heads.check_not_probabilities(logits_BC)
             self._checked = True
-        columns: dict[Signal, Tensor] = {}
         for signal in signals:
             if isinstance(signal, Probs):
                 columns[signal] = settled(logits_BC.softmax(1))
@@ -71,8 +104,50 @@ class ModelReader:
                 columns[signal] = settled((logits_BC / self.temperature).softmax(1))
             elif isinstance(signal, Embedding):
                 columns[signal] = settled(self._embedding(calls, output, rows))
+            elif isinstance(signal, LogProbs) and self.draws is not None:
+                embedding = self._embedding(calls, output, rows) if drawn else None
+                columns[signal] = settled(self._log_probs(embedding, inputs, rows, signal.draws))
             else:
                 raise NeedError(f"{signal!r} is not given by ModelReader; it gives Probs, LabelProbs, Embedding.")
+        return columns
+
+    def _log_probs(self, embedding: Tensor | None, inputs: Any, rows: int, draws: int) -> Tensor:
+        """Log probabilities (B, K, C) under each draw: from the embedding, or by a forward pass for each."""
+        assert self.draws is not None, "asked of models with draws only"
+        if embedding is not None:
+            return self.draws.of_embedding(embedding)
+        with at_rest(self.model):
+            run = functools.partial(forward, self.model, inputs, self.autocast)
+            return self.draws.of_model(self.model, lambda: heads.logits_of(run(), self.output, rows), draws)
+
+    def look_back(self, labelled: Labelled, batches: Any) -> None:
+        """Sum the gradient of the labelled rows, for LossJvp; `batches()` gives their inputs and labels."""
+        self._by_gradient().look_back(labelled, batches)
+
+    def notes(self) -> dict[str, Any]:
+        """What there is to say about how signals were read."""
+        return {} if self._gradients is None else self._gradients.notes()
+
+    def _by_gradient(self) -> GradientColumns:
+        if self._gradients is None:
+            # Here and not above: that file runs models by the functions of this one.
+            from labelwise.signals.gradient_columns import GradientColumns
+
+            self._gradients = GradientColumns(self.model, self.output, self.autocast, self.units is not None)
+        return self._gradients
+
+    def _numbers(self, output: Any, calls: heads.Calls, rows: int, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        """The columns of a regression model."""
+        assert self.units is not None, "asked of regression models only"
+        mean, spread = self.units
+        columns: dict[Signal, Tensor] = {}
+        for signal in signals:
+            if isinstance(signal, Prediction):
+                columns[signal] = settled(heads.values_of(output, self.output, rows) * spread + mean)
+            elif isinstance(signal, Embedding):
+                columns[signal] = settled(self._embedding(calls, output, rows))
+            else:
+                raise NeedError(f"{signal!r} is not given by a regression model; it gives Prediction, Embedding.")
         return columns
 
     def logits(self, inputs: Any) -> Tensor:
@@ -80,6 +155,11 @@ class ModelReader:
         with at_rest(self.model):
             output = forward(self.model, inputs, self.autocast)
         return settled(heads.logits_of(output, self.output, count(inputs)))
+
+    @property
+    def head_name(self) -> str | None:
+        """The name of the last linear layer; None while it is not known, before Embedding was read once."""
+        return self.head if self.head is not None else self._found
 
     def _watch(self) -> dict[str, nn.Module]:
         """The modules to look at: the head once it is known, before that every linear layer."""
@@ -111,19 +191,27 @@ def at_rest(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def forward(model: nn.Module, inputs: Any, autocast: torch.dtype | None = None) -> Any:
+def forward(
+    model: nn.Module,
+    inputs: Any,
+    autocast: torch.dtype | None = None,
+    parameters: dict[str, Tensor] | None = None,
+) -> Any:
     """What the model returns for a batch of inputs, which is moved to the model's device and precision.
 
-    A mapping (tokenised text, say) goes in by name where the names are parameters of the model's forward.
+    A mapping (tokenised text, say) goes in by name where the names are parameters of the model's forward. With
+    `parameters`, those take the place of the model's own of the same names.
     """
     device, dtype = home(model)
     batch = moved(inputs, device, dtype)
     # Without the argument a surrounding autocast of the user's own stays in force.
     precision = contextlib.nullcontext() if autocast is None else torch.autocast(device.type, dtype=autocast)
     with precision:
-        if isinstance(batch, Mapping) and _by_name(model, batch):
-            return model(**batch)
-        return model(batch)
+        by_name = isinstance(batch, Mapping) and _by_name(model, batch)
+        if parameters is not None:
+            given = ((), dict(batch)) if by_name else ((batch,), None)
+            return torch.func.functional_call(model, parameters, *given)
+        return model(**batch) if by_name else model(batch)
 
 
 def home(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:

@@ -122,6 +122,18 @@ def logits_of(output: Any, where: Output | None, rows: int) -> Tensor:
     return torch.cat([torch.zeros_like(found), found], 1) if found.shape[1] == 1 else found
 
 
+def values_of(output: Any, where: Output | None, rows: int) -> Tensor:
+    """The one number (B,) for each row in what a regression model returned."""
+    found = raw_logits(output, where)
+    if found.numel() != rows or not found.is_floating_point():
+        raise ModelError(
+            f"one number for each of {rows} rows was expected from a regression model, {tuple(found.shape)} of "
+            f"{found.dtype} was found. Give its last layer one output, or say where the numbers are with output=."
+        )
+    found = found.reshape(rows)
+    return found if found.dtype in (torch.float32, torch.float64) else found.float()
+
+
 def check_not_probabilities(logits_BC: Tensor) -> None:
     """Raise if the model already took the softmax: another one on top would flatten every probability."""
     one = torch.ones((), dtype=logits_BC.dtype, device=logits_BC.device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +12,14 @@ from torch import Tensor
 from labelwise.errors import ModelError, NeedError
 from labelwise.pool import Pool
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Features, Signal, stored
+from labelwise.signals.spec import Features, LossJvp, Signal, stored
+
+
+class Labelled(NamedTuple):
+    """The rows that a model was trained on, for signals that look back at them."""
+
+    ids: Tensor
+    labels: Tensor
 
 
 class Reader(Protocol):
@@ -25,7 +33,12 @@ class Reader(Protocol):
 
 
 def read(
-    reader: Reader | None, pool: Pool, ids: Tensor, signals: tuple[Signal, ...], batch: int = 256
+    reader: Reader | None,
+    pool: Pool,
+    ids: Tensor,
+    signals: tuple[Signal, ...],
+    batch: int = 256,
+    labelled: Labelled | None = None,
 ) -> Iterator[Rows]:
     """The rows `ids` of the pool with all `signals`, `batch` rows at a time, in one sweep.
 
@@ -36,6 +49,9 @@ def read(
     of_model = tuple(signal for signal in wanted if not isinstance(signal, Features))
     for signal in of_model:
         _check_given(reader, signal)
+    look_back = getattr(reader, "look_back", None)
+    if callable(look_back) and labelled is not None and any(isinstance(signal, LossJvp) for signal in of_model):
+        look_back(labelled, functools.partial(_labelled_batches, pool, labelled, batch))
     return _sweep(reader, pool, ids, wanted, of_model, batch)
 
 
@@ -61,6 +77,14 @@ def _sweep(
         yield Rows(ids_B, {signal: settled(found[signal]) for signal in wanted})
 
 
+def _labelled_batches(pool: Pool, labelled: Labelled, batch: int) -> Iterator[tuple[Any, Tensor]]:
+    """Inputs and labels of the labelled rows, some at a time."""
+    start = 0
+    for ids_B, inputs in pool.batches(labelled.ids, batch):
+        yield inputs, labelled.labels[start : start + len(ids_B)]
+        start += len(ids_B)
+
+
 def settled(column: Tensor) -> Tensor:
     """A column as rows hold it: on the CPU, in float64 if it is in float64, else in float32."""
     wide = column.dtype == torch.float64
@@ -82,8 +106,7 @@ def _check_given(reader: Reader | None, signal: Signal) -> None:
         )
     if not reader.gives(signal):
         raise NeedError(
-            f"{signal!r} is not given by {type(reader).__name__}. Use a learner that gives it, or, with lw.select, "
-            f"{signal.how}."
+            f"{signal!r} is not given by {type(reader).__name__}. {signal.ways}; or, with lw.select, {signal.how}."
         )
 
 

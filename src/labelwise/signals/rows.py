@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import NeedError, NumericsError
-from labelwise.signals.spec import Embedding, HeadGrad, Probs, Signal
+from labelwise.signals.basis import basis_features
+from labelwise.signals.spec import Basis, DualEmbedding, Duals, Embedding, HeadGrad, LabelProbs, MeanGrad, Probs, Signal
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Rows:
             return self.columns[signal]
         if isinstance(signal, HeadGrad) and set(signal.stored()) <= set(self.columns):
             return _head_grad(self.columns[Probs()], self.columns[Embedding()])
+        if isinstance(signal, MeanGrad) and set(signal.stored()) <= set(self.columns):
+            return Factored(self.columns[Probs()] - self.columns[LabelProbs()], self.columns[Embedding()])
+        if isinstance(signal, DualEmbedding) and set(signal.stored()) <= set(self.columns):
+            return Factored(self.columns[Duals()][:, None], self.columns[Embedding()])
+        if isinstance(signal, Basis) and set(signal.stored()) <= set(self.columns):
+            return basis_features(signal, self.columns[signal.stored()[0]])
         declared = ", ".join(repr(known) for known in self.columns) or "none"
         raise NeedError(
             f"{signal!r} was asked of rows that do not hold it; they hold: {declared}. "

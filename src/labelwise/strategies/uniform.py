@@ -15,6 +15,7 @@ class Random(Scored):
     cost = "N"
     paper = "the baseline"
     cold = True
+    known_law = True
 
     def score(self, rows: Rows, key: Key) -> Tensor:
         return key.uniform(rows.ids)

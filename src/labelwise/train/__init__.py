@@ -1,9 +1,10 @@
-"""Training: what is learnt from the labelled rows, by torch models and scikit-learn classifiers."""
+"""Training: what is learnt from the labelled rows, by torch models and scikit-learn estimators."""
 
 from labelwise.train.evaluate import evaluate
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
 from labelwise.train.objective import Mean, Objective, Weighted
+from labelwise.train.primal_dual import PrimalDual
 from labelwise.train.sklearn_learner import SklearnLearner
 from labelwise.train.torch_learner import TorchLearner
 
@@ -12,6 +13,7 @@ __all__ = [
     "Learner",
     "Mean",
     "Objective",
+    "PrimalDual",
     "SklearnLearner",
     "TorchLearner",
     "Weighted",

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labelwise.errors import ModelError, NumericsError
+from labelwise.errors import NumericsError
 from labelwise.keys import Key
 from labelwise.signals.forward import at_rest, forward, home
-from labelwise.signals.head import Output, check_not_probabilities, logits_of
+from labelwise.signals.head import Output
 from labelwise.train.labelled import LabelledInputs
-from labelwise.train.objective import Objective, State
+from labelwise.train.loss import Loss
+from labelwise.train.objective import Objective, State, scaled
 from labelwise.train.optimiser import OptimiserChoice, ScheduleChoice, make_optimiser, make_schedule
+from labelwise.train.sampler import SamplerChoice, check_sampler, drawn_order
 
 FITTED = 0.01  # a mean loss, in nats, below which rows that are all classified right have no more to teach
 _READ = 256  # rows of a batch without gradients
@@ -40,6 +41,7 @@ class Training:
     objective: Objective
     output: Output | None
     autocast: torch.dtype | None
+    sampler: SamplerChoice = "shuffle"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Task:
     rows: LabelledInputs
     labels: Tensor  # (n,) of all labelled rows
     at: Tensor  # those that are trained on
-    classes: int
+    loss: Loss
     watch: Watch | None
 
 
@@ -79,6 +81,9 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
     device, _ = home(model)
     start = how.objective.init(len(task.labels), weights)
     state: State = {name: value.to(device) for name, value in start.items()}
+    if how.sampler == "weights":
+        check_sampler(how.sampler, how.objective)
+        state = {**state, "rate": scaled(weights, len(task.labels)).to(device)}  # what batches are drawn by
     optimiser = make_optimiser(how.optimiser, model, how.lr, how.weight_decay, how.momentum)
     schedule = make_schedule(how.schedule, optimiser, how.epochs)
     scaler = torch.amp.GradScaler(device.type, enabled=how.autocast == torch.float16)
@@ -87,10 +92,14 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
     for epoch in range(how.epochs):
         ran = _epoch(model, task, how, _Step(optimiser, scaler), state, key, epoch)
         state = ran.state
-        seen = ran.loss if task.watch is None else _watched_loss(model, task.watch, state, how)
+        seen = ran.loss if task.watch is None else _watched_loss(model, task, task.watch, state, how)
         _check_finite(ran.loss, seen, epoch, how.lr, task)
         schedule(seen)
-        if best.offer(seen, epoch, ran.loss, state):
+        better = best.offer(seen, epoch, ran.loss, state)
+        if how.objective.stop is not None and ran.right >= how.objective.stop:
+            stopped = f"{100 * ran.right:.1f} % of the training rows right"
+            break
+        if better:
             if task.watch is None and ran.fitted:
                 stopped = "every training row fitted"
                 break
@@ -125,43 +134,63 @@ class _Ran(NamedTuple):
     state: State
     loss: float
     fitted: bool  # every row that counts is classified right, with little loss
+    right: float  # share of the rows that are classified right
 
 
 def _epoch(model: nn.Module, task: Task, how: Training, step: _Step, state: State, key: Key, epoch: int) -> _Ran:
     model.train()
     device, _ = home(model)
     labels_n = task.labels.to(device)
-    losses, hits, indices = [], [], []
-    for number, place_B in enumerate(_batches(task.at, how.batch, key.fold("order", epoch))):
+    penalised = [module for module in model.modules() if callable(getattr(module, "penalty", None))]
+    losses: list[Tensor] = []
+    all_given: list[Tensor] = []
+    hits: list[Tensor] = []
+    indices: list[Tensor] = []
+    for number, place_B in enumerate(_batches(task.at, how.batch, key.fold("order", epoch), state.get("rate"))):
         inputs = task.rows.take(place_B)
         if how.augment is not None:
             inputs = how.augment(inputs, key.fold("augment", epoch, number).generator())
         index_B = place_B.to(device)
-        logits_BC = logits_of(forward(model, inputs, how.autocast), how.output, len(index_B))
+        output_BC = task.loss.output(forward(model, inputs, how.autocast), how.output, len(index_B))
         if epoch == 0:
-            _check_outputs(logits_BC, task.classes)
+            task.loss.check(output_BC)
         label_B = labels_n[index_B]
-        loss_B = F.cross_entropy(logits_BC, label_B, reduction="none")
-        step.take(how.objective.reduce(loss_B, index_B, state))
+        loss_B = task.loss.rows(output_BC, label_B)
+        given = how.objective.losses(loss_B, output_BC, label_B)
+        step.take(how.objective.reduce(given, index_B, state) + _penalty(penalised) / len(task.at))
         losses.append(loss_B.detach())
-        hits.append(logits_BC.detach().argmax(1) == label_B)
+        all_given.append(given.detach())
+        hits.append(task.loss.right(output_BC, label_B))
         indices.append(index_B)
         if how.objective.when == "batch":
-            state = how.objective.after(losses[-1], index_B, state)
-    loss_n, index_n = torch.cat(losses), torch.cat(indices)
+            state = how.objective.after(all_given[-1], index_B, state)
+        elif how.objective.when == "sweep":
+            output_nC = outputs_at(model, task.rows, task.at, task.loss, how)
+            at_n = task.at.to(device)
+            loss_n = task.loss.rows(output_nC, labels_n[at_n])
+            state = how.objective.after(how.objective.losses(loss_n, output_nC, labels_n[at_n]), at_n, state)
+    loss_n, index_n, hit_n = torch.cat(losses), torch.cat(indices), torch.cat(hits)
     if how.objective.when == "epoch":
-        state = how.objective.after(loss_n, index_n, state)
+        state = how.objective.after(torch.cat(all_given), index_n, state)
     weight_n = state["weight"][index_n]
-    loss = _mean(loss_n, weight_n)
-    return _Ran(state, loss, loss < FITTED and bool(torch.cat(hits)[weight_n > 0].all()))
+    with torch.no_grad():
+        loss = _mean(loss_n, weight_n) + float(_penalty(penalised)) / len(task.at)
+    # Where there is a penalty it is worth going on after every row is fitted.
+    fitted = not penalised and loss < FITTED and bool(hit_n[weight_n > 0].all())
+    return _Ran(state, loss, fitted, float(hit_n.double().mean()))
 
 
-def watched_logits(model: nn.Module, watch: Watch, output: Output | None, autocast: torch.dtype | None) -> Tensor:
-    """Logits (M, C) of the watched rows, on the model's device."""
+def _penalty(modules: list[nn.Module]) -> Tensor | float:
+    """What modules with a method `penalty` add to the sum of the rows' losses, as a variational layer does."""
+    return sum((cast(Tensor, module.penalty()) for module in modules), 0.0)  # type: ignore[operator]
+
+
+def outputs_at(model: nn.Module, rows: LabelledInputs, at: Tensor, loss: Loss, how: Training) -> Tensor:
+    """Outputs (M, C) of the rows at these places, in eval mode, on the model's device."""
     parts = []
     with at_rest(model):
-        for at_B in watch.at.split(_READ):
-            parts.append(logits_of(forward(model, watch.rows.take(at_B), autocast), output, len(at_B)))
+        for at_B in at.split(_READ):
+            parts.append(loss.output(forward(model, rows.take(at_B), how.autocast), how.output, len(at_B)))
     return torch.cat(parts)
 
 
@@ -199,9 +228,10 @@ class _Best:
         return [tensor.detach() for tensor in (*self.model.parameters(), *self.model.buffers())]
 
 
-def _batches(at: Tensor, size: int, key: Key) -> list[Tensor]:
+def _batches(at: Tensor, size: int, key: Key, rate_n: Tensor | None) -> list[Tensor]:
     """The places `at` in the order of one epoch, in batches. No batch holds one row: batch norm has no use for it."""
-    order = at[torch.randperm(len(at), generator=key.generator())]
+    shuffled = torch.randperm(len(at), generator=key.generator())
+    order = at[shuffled] if rate_n is None else drawn_order(at, rate_n, key)
     if len(order) == 1:
         return [order.repeat(2)]
     batches = list(order.split(size))
@@ -210,25 +240,17 @@ def _batches(at: Tensor, size: int, key: Key) -> list[Tensor]:
     return batches
 
 
-def _watched_loss(model: nn.Module, watch: Watch, state: State, how: Training) -> float:
-    logits_MC = watched_logits(model, watch, how.output, how.autocast)
-    loss_M = F.cross_entropy(logits_MC, watch.labels.to(logits_MC.device), reduction="none")
-    return _mean(loss_M, state["weight"][watch.at.to(loss_M.device)] if watch.weighed else torch.ones_like(loss_M))
+def _watched_loss(model: nn.Module, task: Task, watch: Watch, state: State, how: Training) -> float:
+    output_MC = outputs_at(model, watch.rows, watch.at, task.loss, how)
+    loss_M = task.loss.rows(output_MC, watch.labels.to(output_MC.device))
+    weight_n = state.get("rate", state["weight"])  # held-out rows are not drawn: there the weights count
+    return _mean(loss_M, weight_n[watch.at.to(loss_M.device)] if watch.weighed else torch.ones_like(loss_M))
 
 
 def _mean(loss_B: Tensor, weight_B: Tensor) -> float:
     """The weighted mean loss; rows that all count nothing are a plain mean."""
     total = float(weight_B.sum())
     return float((loss_B * weight_B).sum()) / total if total > 0 else float(loss_B.mean())
-
-
-def _check_outputs(logits_BC: Tensor, classes: int) -> None:
-    if logits_BC.shape[1] < classes:
-        raise ModelError(
-            f"one output for each of {classes} classes was expected, the model has {logits_BC.shape[1]}. Give its last "
-            f"layer {classes} outputs."
-        )
-    check_not_probabilities(logits_BC.detach())
 
 
 def _check_finite(loss: float, seen: float, epoch: int, lr: float, task: Task) -> None:

@@ -51,18 +51,36 @@ class Learner(Protocol):
         key: Key,
         previous: Fit | None = None,
     ) -> Fit:
-        """Train on the rows `ids` with `labels` 0..classes-1. `previous` is the fit of the round before."""
+        """Train on the rows `ids` with `labels` 0..classes-1. `previous` is the fit of the round before.
+
+        A learner of numbers has an attribute `task` that is "regress"; it is given the numbers, and classes=0.
+        """
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""
 
 
-def checked_labels(ids: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Labels as int64 classes; an error names the first row that has none of them."""
+def checked_targets(ids: Tensor, labels: Tensor) -> Tensor:
+    """Labels as float64 numbers; an error names the first row whose label is not finite."""
+    _check_count(ids, labels)
+    values = labels.to(torch.float64)
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise LabelError(f"labels are finite numbers; row id {int(ids[row])} has {float(values[row])}.")
+    return values
+
+
+def _check_count(ids: Tensor, labels: Tensor) -> None:
     if len(ids) == 0:
         raise LabelError("there is no labelled row; label at least one row first.")
     if labels.shape != ids.shape:
         raise RowError(f"one label for each of {len(ids)} rows was expected, shape {tuple(labels.shape)} was found.")
+
+
+def checked_labels(ids: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Labels as int64 classes; an error names the first row that has none of them."""
+    _check_count(ids, labels)
     whole = labels.to(torch.int64)
     bad = (whole != labels) | (whole < 0) | (whole >= classes)
     if bool(bad.any()):

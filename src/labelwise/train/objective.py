@@ -23,16 +23,22 @@ State = Mapping[str, Tensor]
 class Objective(ABC):
     """Makes one scalar of the losses of a batch of rows.
 
-    Training calls `reduce` for each batch and takes a step; then `after` with the losses of that same forward pass,
-    for each batch or once for all rows of the epoch (`when`); at the end `publish` with the state that belongs to the
-    weights that were kept.
+    Training calls `losses`, then `reduce` for each batch and takes a step; then `after` with the losses of that same
+    forward pass, for each batch or once for all rows of the epoch (`when`), or after each step with losses measured
+    anew on all rows ("sweep"); at the end `publish` with the state that belongs to the weights that were kept.
     """
 
-    when: ClassVar[Literal["batch", "epoch"]] = "batch"
+    when: Literal["batch", "epoch", "sweep"] = "batch"
+    whole: ClassVar[bool] = False  # whether every labelled row has to be trained on: none is held out then
+    stop: float | None = None  # training ends once this share of the rows is classified right; None: by the loss alone
 
     @abstractmethod
     def init(self, n: int, weights: Tensor | None) -> State:
         """The state before training, for n labelled rows with these weights (n,), on the CPU."""
+
+    def losses(self, loss_B: Tensor, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        """What `reduce` and `after` are given: the losses of a batch, or more columns computed from the outputs."""
+        return loss_B
 
     @abstractmethod
     def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
@@ -45,6 +51,14 @@ class Objective(ABC):
     def publish(self, state: State) -> dict[Signal, Tensor]:
         """What training knows about the labelled rows: a column (n, ...) for each signal it can give."""
         return {}
+
+    def probe(self) -> Objective | None:
+        """An objective to train by first, where a parameter of this one is to be measured."""
+        return None
+
+    def settled(self, loss: float) -> tuple[Objective, dict[str, float]]:
+        """This objective with its parameters measured, from the mean training loss under `probe`; and what to note."""
+        return self, {}
 
 
 class Mean(Objective):

@@ -1,9 +1,9 @@
-"""SklearnLearner: fits any classifier in the manner of scikit-learn on the labelled rows and reads it."""
+"""SklearnLearner: fits any classifier or regressor in the manner of scikit-learn on the labelled rows and reads it."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from labelwise.signals.calibrate import label_temperature
 from labelwise.signals.estimator import (
     Classifier,
     EstimatorReader,
+    RegressorReader,
     class_probabilities,
     estimator_inputs,
     log_probabilities,
 )
-from labelwise.train.fit import Fit, checked_labels
+from labelwise.train.fit import Fit, checked_labels, checked_targets
 from labelwise.train.labelled import folds
 from labelwise.train.objective import scaled
 
@@ -38,7 +39,8 @@ class SklearnLearner:
         """`use_weights` hands the weights of the rows to the final estimator as `sample_weight`."""
         if isinstance(estimator, type):
             raise ArgumentError(f"a classifier was expected, not its class: write {estimator.__name__}().")
-        if not hasattr(estimator, "fit") or not hasattr(estimator, "predict_proba"):
+        self.task: Literal["classify", "regress"] = "regress" if is_regressor(estimator) else "classify"
+        if not hasattr(estimator, "fit") or (self.task == "classify" and not hasattr(estimator, "predict_proba")):
             raise ArgumentError(
                 f"a classifier with fit and predict_proba was expected; {type(estimator).__name__} lacks one of them. "
                 "CalibratedClassifierCV(estimator) gives probabilities to a classifier that has none."
@@ -57,7 +59,9 @@ class SklearnLearner:
         key: Key,
         previous: Fit | None = None,
     ) -> Fit:
-        """Fit on the rows `ids` with `labels` 0..classes-1; `previous` is not looked at."""
+        """Fit on the rows `ids` with `labels` 0..classes-1, or numbers; `previous` is not looked at."""
+        if self.task == "regress":
+            return self._fit_numbers(pool, ids, checked_targets(ids, labels), weights, key)
         labels = checked_labels(ids, labels, classes)
         X = estimator_inputs(pool.inputs(ids))
         weight_n = scaled(weights, len(ids)).double().numpy() if self.use_weights else None
@@ -74,6 +78,18 @@ class SklearnLearner:
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Never needed: the same fit on the same labels gives the same classifier."""
         raise StoreError("a fit of a scikit-learn classifier has no state to restore; fit it on the labels again.")
+
+    def _fit_numbers(self, pool: Pool, ids: Tensor, labels: Tensor, weights: Tensor | None, key: Key) -> Fit:
+        estimator = _clone(self.estimator, key.fold("init"))
+        X = estimator_inputs(pool.inputs(ids))
+        if self.use_weights:
+            weight_n = scaled(weights, len(ids)).double().numpy()
+            estimator.fit(X, labels.numpy(), **{_weight_argument(estimator): weight_n})
+        else:
+            estimator.fit(X, labels.numpy())
+        pipeline = hasattr(estimator, "steps") and len(estimator.steps) > 1
+        reader = RegressorReader(estimator[-1], steps=estimator[:-1]) if pipeline else RegressorReader(estimator)
+        return Fit(reader, ids, {}, {"rows": len(ids)}, None)
 
     def _fitted(self, X: Any, labels: Tensor, weight_n: np.ndarray | None, classes: int, key: Key) -> _Fitted:
         estimator = _clone(self.estimator, key.fold("init"))
@@ -128,11 +144,26 @@ class _Constant:
 
     def __init__(self, labels: Tensor, classes: int):
         self.classes_ = np.arange(classes)
+        self.estimators_ = (self,)  # one draw, for a forest whose members cannot be fitted yet
         self._p_C = ((torch.bincount(labels, minlength=classes) + 1) / (len(labels) + classes)).double().numpy()
 
     def predict_proba(self, X: Any) -> np.ndarray:
         rows = X.shape[0] if hasattr(X, "shape") else len(X)
         return np.tile(self._p_C, (rows, 1))
+
+
+def is_regressor(estimator: Any) -> bool:
+    """Whether scikit-learn takes it for a regressor; an object with predict_proba is a classifier."""
+    if isinstance(estimator, type) or hasattr(estimator, "predict_proba") or not hasattr(estimator, "predict"):
+        return False
+    try:
+        from sklearn.base import is_regressor as says
+    except ImportError:
+        return False
+    try:
+        return bool(says(estimator))
+    except (AttributeError, TypeError):  # not one of scikit-learn's own, and without its tags
+        return False
 
 
 def _clone(estimator: Any, key: Key) -> Any:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import ArgumentError, LabelError
+from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.pool import Pool
-from labelwise.signals.calibrate import label_temperature
+from labelwise.signals.calibrate import noted_temperature
 from labelwise.signals.forward import ModelReader, home, moved
 from labelwise.signals.head import Output
-from labelwise.train.epochs import Task, Training, Watch, train, watched_logits
-from labelwise.train.fit import Fit, checked_labels
+from labelwise.signals.posterior import draws_of
+from labelwise.signals.variational import reseed
+from labelwise.train.arguments import check_numbers, validation
+from labelwise.train.epochs import Task, Trained, Training, Watch, outputs_at, train
+from labelwise.train.fit import Fit, checked_labels, checked_targets
 from labelwise.train.labelled import LabelledInputs, held_out
+from labelwise.train.loss import CrossEntropy, Loss, LossChoice, SquaredError, Target
 from labelwise.train.objective import Mean, Objective, State
 from labelwise.train.optimiser import OptimiserChoice, ScheduleChoice, check_choices
 from labelwise.train.restart import Factory, chance, made, redrawn
+from labelwise.train.sampler import SamplerChoice, check_sampler
 
 OwnFit = Callable[[nn.Module, Any, Tensor, Tensor | None], None]
 
 
 class TorchLearner:
-    """Trains a torch model by cross-entropy, anew each round or on from the round before.
+    """Trains a torch model by cross-entropy or squared error, anew each round or on from the round before.
 
     The model given is never changed: a copy is trained, and the trained one is at `fit.reader.model`. Same key and
     same labels give the same weights, bit for bit, on the same machine (on a GPU as far as its kernels allow).
@@ -50,6 +56,8 @@ class TorchLearner:
         valid: tuple[Any, Any] | None = None,
         augment: Callable[[Any, torch.Generator], Any] | None = None,
         objective: Objective | None = None,
+        sampler: SamplerChoice = "shuffle",
+        loss: LossChoice = "cross_entropy",
         head: str | None = None,
         output: Output | None = None,
         autocast: torch.dtype | None = None,
@@ -70,7 +78,12 @@ class TorchLearner:
                 are held out, early stopping watches the training loss, and the temperature is 1.
             valid: (inputs or Pool, labels) to watch instead of a hold-out.
             augment: a function (batch of inputs, generator) that gives the batch to train on.
-            objective: what is minimised, from the losses of single rows; Mean() leaves weights aside.
+            objective: what is minimised, from the losses of single rows; Mean() leaves weights aside. PrimalDual()
+                holds no row out.
+            sampler: "shuffle" takes every row once an epoch; "weights" draws rows in proportion to their weights, with
+                replacement, and their plain losses are minimised. Weighted() and this are never combined.
+            loss: "cross_entropy" for classes; "mse", the squared error, for numbers: the model has one output and
+                learns (label - mean) / standard deviation of the labelled rows, which predictions undo.
             head: the name of the layer whose input is the embedding, where it cannot be found.
             output: where the logits are in what the model returns: a key, a place, or a function of it.
             autocast: a precision for mixed-precision training and reading, such as torch.bfloat16.
@@ -79,13 +92,18 @@ class TorchLearner:
         """
         if not isinstance(model, nn.Module) and not callable(model):
             raise ArgumentError(f"an nn.Module or a function that makes one was expected, not {model!r}.")
-        _check_numbers(restart, epochs, batch, lr, patience, holdout)
+        check_numbers(restart, epochs, batch, lr, patience, holdout)
         check_choices(optimiser, schedule)
+        check_sampler(sampler, objective)
+        if loss not in ("cross_entropy", "mse"):
+            raise ArgumentError(f'loss is "cross_entropy" or "mse", not {loss!r}.')
+        self.task: Literal["classify", "regress"] = "regress" if loss == "mse" else "classify"
         self.model = model
         self.restart = restart
+        self.goes_on = False  # set by a recipe that trains on from the round before
         self.holdout = holdout
         self.holdout_from = holdout_from
-        self.valid = None if valid is None else _validation(valid)
+        self.valid = None if valid is None else validation(valid)
         self.head = head
         self.own_fit = fit
         self.how = Training(
@@ -101,6 +119,7 @@ class TorchLearner:
             Mean() if objective is None else objective,
             output,
             autocast,
+            sampler,
         )
 
     def fit(
@@ -114,30 +133,47 @@ class TorchLearner:
         key: Key,
         previous: Fit | None = None,
     ) -> Fit:
-        """Train on the rows `ids` with `labels` 0..classes-1."""
-        labels = checked_labels(ids, labels, classes)
-        model = self._start(key, previous)
+        """Train on the rows `ids` with `labels` 0..classes-1, or numbers where the loss is "mse"."""
+        labels, target, loss = self._labels(ids, labels, classes)
+        model, draws = self._start(key, previous), Key(key.fold("draws").small())
+        reseed(model, draws)
         device, dtype = home(model)
         rows = LabelledInputs(pool, ids)
         if self.how.augment is None:
             rows.held = moved(rows.held, device, dtype)
-        own = self.own_fit is not None
-        at, watch = (torch.arange(len(ids)), self._watch(classes)) if own else self._split(rows, labels, classes, key)
-        with chance(key.fold("noise"), device):
-            if self.own_fit is not None:
-                everything = moved(rows.take(at), device, dtype)
-                self.own_fit(model, everything, labels.to(device), weights)
-                model.eval()
-                state: State = {}
-                notes: dict[str, Any] = {"stopped": "trained by the function given as fit="}
-            else:
-                trained = train(model, Task(rows, labels, at, classes, watch), self.how, weights, key)
-                state, notes = trained.state, trained.notes
+        at, watch = self._split(rows, labels, loss, target, key)
+        if self.own_fit is not None:
+            with chance(key.fold("noise"), device):
+                self.own_fit(model, moved(rows.take(at), device, dtype), labels.to(device), weights)
+            model.eval()
+            trained = Trained({}, {"stopped": "trained by the function given as fit="})
+        else:
+            trained = self._train(model, Task(rows, labels, at, loss, watch), weights, key, previous)
+        notes = trained.notes
         notes["held_out"] = 0 if watch is None else len(watch.at)
-        temperature = self._temperature(model, watch, notes)
-        again = self.restart is not False and not own and device.type == "cpu"
-        saved = None if again else _saved(model, temperature, state)
-        return Fit(self._reader(model, temperature), ids, self._published(state), notes, saved)
+        temperature = 1.0 if target is not None else self._temperature(model, watch, loss, notes)
+        again = self.restart is not False and not self.goes_on and self.own_fit is None and device.type == "cpu"
+        saved = None if again else _saved(model, temperature, trained.state, target, draws)
+        return Fit(self._reader(model, temperature, target, draws), ids, self._published(trained.state), notes, saved)
+
+    def with_objective(self, objective: Objective) -> TorchLearner:
+        """A learner like this one that trains by `objective`; its own stays where it is of the same kind."""
+        own = self.how.objective
+        if type(own) is type(objective):
+            return self
+        if self.own_fit is not None:
+            raise ArgumentError(
+                f"{type(objective).__name__} has to see the loss of every row while training, but this learner trains "
+                "by the function given as fit=; leave fit= out."
+            )
+        if type(own) is not Mean:
+            raise ArgumentError(
+                f"the recipe trains by {type(objective).__name__}, the learner by {type(own).__name__}; leave "
+                f"objective= out, or pass objective={type(objective).__name__}(...)."
+            )
+        other = copy.copy(self)
+        other.how = replace(self.how, objective=objective)
+        return other
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""
@@ -146,11 +182,35 @@ class TorchLearner:
         model.eval()
         temperature = float(state["temperature"])
         published = self._published(_part(state, "objective."))
-        return Fit(self._reader(model, temperature), ids, published, {"temperature": temperature}, state)
+        target = Target(*state["target"].tolist()) if "target" in state else None
+        reader = self._reader(model, temperature, target, Key(int(state["draws"])))
+        return Fit(reader, ids, published, {"temperature": temperature}, state)
+
+    def _labels(self, ids: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Target | None, Loss]:
+        """Labels as they are trained on, their units where they are numbers, and the loss."""
+        if self.task == "classify":
+            return checked_labels(ids, labels, classes), None, CrossEntropy(classes)
+        values = checked_targets(ids, labels)
+        target = Target(0.0, 1.0) if self.own_fit is not None else Target.of(values)
+        return target.standard(values), target, SquaredError()
+
+    def _train(self, model: nn.Module, task: Task, weights: Tensor | None, key: Key, previous: Fit | None) -> Trained:
+        """Train `model`, after another one first where the objective has a parameter to be measured."""
+        how, device = self.how, home(model)[0]
+        measured: dict[str, float] = {}
+        probe = how.objective.probe()
+        if probe is not None:
+            with chance(key.fold("noise"), device):
+                first = train(self._start(key, previous), task, replace(how, objective=probe), weights, key)
+            objective, measured = how.objective.settled(first.notes["loss"])
+            how = replace(how, objective=objective)
+        with chance(key.fold("noise"), device):
+            trained = train(model, task, how, weights, key)
+        return Trained(trained.state, {**trained.notes, **measured})
 
     def _start(self, key: Key, previous: Fit | None) -> nn.Module:
         """The model at the start of a round."""
-        if self.restart is False and previous is not None:
+        if (self.restart is False or self.goes_on) and previous is not None:
             reader = previous.reader
             if not isinstance(reader, ModelReader):
                 raise ArgumentError(
@@ -162,72 +222,58 @@ class TorchLearner:
             return made(self.model, key.fold("init"))
         return redrawn(self.model, key.fold("init")) if self.restart is True else copy.deepcopy(self.model)
 
-    def _split(self, rows: LabelledInputs, labels: Tensor, classes: int, key: Key) -> tuple[Tensor, Watch | None]:
+    def _split(
+        self, rows: LabelledInputs, labels: Tensor, loss: Loss, target: Target | None, key: Key
+    ) -> tuple[Tensor, Watch | None]:
         """Which labelled rows are trained on, and which rows are watched."""
         everything = torch.arange(len(labels))
-        if self.valid is not None or self.holdout == 0 or len(labels) < self.holdout_from:
-            return everything, self._watch(classes)
-        at, out = held_out(rows.ids, labels, self.holdout, key.fold("holdout"))
+        few = self.holdout == 0 or len(labels) < self.holdout_from
+        if few or self.valid is not None or self.own_fit is not None or self.how.objective.whole:
+            return everything, self._watch(loss, target)
+        groups = labels if target is None else torch.zeros(len(labels), dtype=torch.int64)
+        at, out = held_out(rows.ids, groups, self.holdout, key.fold("holdout"))
         return (at, Watch(rows, out, labels[out], weighed=True)) if len(out) else (everything, None)
 
-    def _watch(self, classes: int) -> Watch | None:
+    def _watch(self, loss: Loss, target: Target | None) -> Watch | None:
         """The validation rows that were given."""
         if self.valid is None:
             return None
         pool, labels = self.valid
-        labels = checked_labels(pool.ids, labels, classes)
+        if isinstance(loss, CrossEntropy):
+            labels = checked_labels(pool.ids, labels, loss.classes)
+        elif target is not None:
+            labels = target.standard(checked_targets(pool.ids, labels))
         return Watch(LabelledInputs(pool, pool.ids), torch.arange(len(labels)), labels, weighed=False)
 
-    def _temperature(self, model: nn.Module, watch: Watch | None, notes: dict[str, Any]) -> float:
+    def _temperature(self, model: nn.Module, watch: Watch | None, loss: Loss, notes: dict[str, Any]) -> float:
         """The temperature of LabelProbs, with a note where nothing determines it."""
-        temperature, note = 1.0, "no held-out rows: LabelProbs are Probs"
-        if watch is not None:
-            logits_MC = watched_logits(model, watch, self.how.output, self.how.autocast)
-            temperature, note = label_temperature(logits_MC.cpu(), watch.labels)
-        if note:
-            notes["temperature_note"] = note
-        notes["temperature"] = temperature
-        return temperature
+        if watch is None:
+            return noted_temperature(None, None, notes)
+        return noted_temperature(outputs_at(model, watch.rows, watch.at, loss, self.how).cpu(), watch.labels, notes)
 
-    def _reader(self, model: nn.Module, temperature: float) -> ModelReader:
-        how = self.how
-        return ModelReader(model, head=self.head, output=how.output, autocast=how.autocast, temperature=temperature)
+    def _reader(self, model: nn.Module, temperature: float, target: Target | None, key: Key) -> ModelReader:
+        return ModelReader(
+            model,
+            head=self.head,
+            output=self.how.output,
+            autocast=self.how.autocast,
+            temperature=temperature,
+            units=None if target is None else (target.mean, target.spread),
+            draws=draws_of(model, key),
+        )
 
     def _published(self, state: State) -> dict[Any, Tensor]:
         columns = self.how.objective.publish(state) if state else {}
         return {signal: column.detach().cpu() for signal, column in columns.items()}
 
 
-def _saved(model: nn.Module, temperature: float, state: State) -> dict[str, Tensor]:
-    saved = {"temperature": torch.tensor(temperature, dtype=torch.float64)}
+def _saved(model: nn.Module, temperature: float, state: State, target: Target | None, draws: Key) -> dict[str, Tensor]:
+    saved = {"temperature": torch.tensor(temperature, dtype=torch.float64), "draws": torch.tensor(draws.seed)}
+    if target is not None:
+        saved["target"] = torch.tensor([target.mean, target.spread], dtype=torch.float64)
     saved |= {f"model.{name}": value.detach().cpu().clone() for name, value in model.state_dict().items()}
     return saved | {f"objective.{name}": value.detach().cpu().clone() for name, value in state.items()}
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
-def _validation(valid: Any) -> tuple[Pool, Tensor]:
-    if not isinstance(valid, tuple) or len(valid) != 2:
-        raise ArgumentError("valid is a pair (inputs or Pool, labels).")
-    inputs, labels = valid
-    pool = inputs if isinstance(inputs, Pool) else Pool.of(inputs)
-    labels = torch.as_tensor(labels)
-    if labels.shape != (len(pool),):
-        raise LabelError(f"valid: {len(pool)} labels were expected, shape {tuple(labels.shape)} was found.")
-    return pool, labels
-
-
-def _check_numbers(
-    restart: bool | str, epochs: int, batch: int, lr: float, patience: int | None, holdout: float
-) -> None:
-    if restart not in (True, False, "given"):
-        raise ArgumentError(f'restart is True, False or "given", not {restart!r}.')
-    for name, value in (("epochs", epochs), ("batch", batch), ("patience", patience)):
-        if value is not None and value < 1:
-            raise ArgumentError(f"{name} is at least 1, not {value}.")
-    if not lr > 0:
-        raise ArgumentError(f"lr is above 0, not {lr}.")
-    if not 0 <= holdout < 1:
-        raise ArgumentError(f"holdout is a share from 0 up to below 1, not {holdout}.")

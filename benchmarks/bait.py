@@ -1,0 +1,122 @@
+"""BAIT beside the form its authors wrote: every candidate's trace from the full C D x C D matrices, at every step.
+
+    python benchmarks/bait.py                    10,000 rows, 128 columns, 10 classes, 100 picks
+    python benchmarks/bait.py --rows 1000 --columns 32 --classes 5 --picks 20 --whole
+
+The straightforward form takes hours at the full size, so a few of its steps are measured and multiplied up; --whole
+runs all of them and compares the picks. Seconds are of the processor, which a busy machine does not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import labelwise as lw
+
+CHUNK = 100  # rows of a step that are held as C x C D factors at once
+
+
+def factors(p_NC: Tensor, h_ND: Tensor) -> Tensor:
+    """sqrt(p_y) (e_y - p) x h for each class y: (N, C, C D)."""
+    eye_CC = torch.eye(p_NC.shape[1], dtype=p_NC.dtype)
+    over_NCC = p_NC.sqrt()[:, :, None] * (eye_CC - p_NC[:, None, :])
+    return (over_NCC[:, :, :, None] * h_ND[:, None, None, :]).flatten(2)
+
+
+class Straightforward:
+    """One step of forward choice: N C (C D)^2, as in the authors' programme."""
+
+    def __init__(self, p_NC: Tensor, h_ND: Tensor, k: int, lambda_: float = 1.0):
+        self.p_NC, self.h_ND, self.k = p_NC.double(), h_ND.double(), k
+        size = p_NC.shape[1] * h_ND.shape[1]
+        self.target = torch.zeros(size, size, dtype=torch.float64)
+        for start in range(0, len(p_NC), CHUNK):
+            v = self._factors(start).flatten(0, 1)
+            self.target += v.T @ v / len(p_NC)
+        self.inverse = torch.eye(size, dtype=torch.float64) / lambda_
+        self.taken: list[int] = []
+
+    def _factors(self, start: int) -> Tensor:
+        return factors(self.p_NC[start : start + CHUNK], self.h_ND[start : start + CHUNK])
+
+    def gains(self, start: int, sign: float = 1.0) -> Tensor:
+        """The change of the trace for each row of a chunk: tr[ V M^-1 F M^-1 V^T (I + V M^-1 V^T)^-1 ]."""
+        return self._change(self._factors(start), sign)
+
+    def _change(self, v: Tensor, sign: float) -> Tensor:
+        x = v @ self.inverse
+        inner = torch.linalg.inv(torch.eye(v.shape[1], dtype=v.dtype) + sign * x @ v.transpose(1, 2))
+        return (x @ self.target @ x.transpose(1, 2) @ inner).diagonal(dim1=1, dim2=2).sum(1)
+
+    def take(self, row: int, sign: float = 1.0) -> None:
+        """Add a row to M, or remove it."""
+        v = factors(self.p_NC[row : row + 1], self.h_ND[row : row + 1])[0]
+        x = v @ self.inverse
+        inner = torch.linalg.inv(torch.eye(len(v), dtype=v.dtype) + sign * x @ v.T)
+        self.inverse -= sign * x.T @ inner @ x
+
+    def step(self) -> None:
+        """Take the row that lowers the trace most."""
+        gain = torch.cat([self.gains(start) for start in range(0, len(self.p_NC), CHUNK)])
+        gain[self.taken] = -torch.inf
+        self.taken.append(int(gain.argmax()))
+        self.take(self.taken[-1])
+
+    def prune(self) -> None:
+        """Let the row go that raises the trace least."""
+        v = factors(self.p_NC[self.taken], self.h_ND[self.taken])
+        rise = self._change(v, -1.0)
+        self.take(self.taken.pop(int(rise.argmin())), -1.0)
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    reader = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("rows", 10_000), ("columns", 128), ("classes", 10), ("picks", 100), ("threads", 0)):
+        reader.add_argument(f"--{name}", type=int, default=default)
+    reader.add_argument("--chunks", type=int, default=4, help="chunks of a step of the straightforward form to measure")
+    reader.add_argument("--whole", action="store_true", help="run the straightforward form to the end")
+    args = reader.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(args.classes, 0.3), args.rows)
+    embedding = np.maximum(rng.normal(size=(args.rows, args.columns)), 0)
+    began, wall = time.process_time(), time.perf_counter()
+    ours = lw.select("bait", args.picks, probs=probs, embedding=embedding)
+    seconds, wall = time.process_time() - began, time.perf_counter() - wall
+    steps = min(args.rows, 2 * args.picks)
+    form = Straightforward(torch.from_numpy(probs), torch.from_numpy(embedding), args.picks)
+    began = time.process_time()
+    if args.whole:
+        for _ in range(steps):
+            form.step()
+        for _ in range(steps - args.picks):
+            form.prune()
+        plain = time.process_time() - began
+    else:
+        for number in range(args.chunks):
+            form.gains(number * CHUNK)
+        plain = (time.process_time() - began) * steps * args.rows / (args.chunks * CHUNK)
+    found = {
+        "shape": [args.rows, args.columns, args.classes, args.picks],
+        "threads": torch.get_num_threads(),
+        "cpu_seconds": round(seconds, 2),
+        "wall_seconds": round(wall, 2),
+        "straightforward_cpu_seconds": round(plain, 1),
+        "straightforward_is": "measured" if args.whole else f"{args.chunks} chunks of {CHUNK} rows, multiplied up",
+        "times_faster": round(plain / seconds, 1),
+    }
+    if args.whole:
+        found["same_picks"] = sorted(form.taken) == sorted(ours.ids.tolist())
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

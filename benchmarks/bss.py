@@ -1,0 +1,256 @@
+"""Simulations behind docs/methods/bss.md and weights.md: barriers, fits, coverage, bias, training with weights.
+
+    python benchmarks/bss.py barriers [--runs 1000]     thousands of random problems to their natural end
+    python benchmarks/bss.py fit [--runs 50]            weighted least squares against uniform, leverage and volume
+    python benchmarks/bss.py estimate [--runs 2000]     coverage of the 95 % interval of the estimate
+    python benchmarks/bss.py stop [--runs 5000]         the bias that the exact budget adds to it
+    python benchmarks/bss.py train [--weights off]      a network on digits, weights on or off
+    python benchmarks/bss.py speed [--rows 1000000]     seconds, megabytes and passes' worth of matrix products
+
+Each prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+import labelwise as lw
+from labelwise.choose.barrier import Barrier
+from labelwise.report.estimate import pool_mean
+
+KINDS = ("gaussian", "heavy-tailed", "clustered", "nearly singular")
+
+
+def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of one kind."""
+    if kind == "gaussian":
+        return rng.normal(size=(n, d))
+    if kind == "heavy-tailed":
+        return rng.standard_t(2.5, size=(n, d))
+    if kind == "heavy rows":  # multivariate t: whole rows are long or short
+        return rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(2.5, size=(n, 1)) / 2.5)
+    if kind == "clustered":
+        centres = 3 * rng.normal(size=(max(2, d), d))
+        return centres[rng.integers(0, len(centres), n)] + 0.05 * rng.normal(size=(n, d))
+    return rng.normal(size=(n, d)) * 10.0 ** -np.linspace(0, 4, d)
+
+
+def barriers(options: argparse.Namespace) -> None:
+    """Every step of `--runs` problems of each kind, to the natural end, with one draw and with several a look."""
+    print("| features | problems | steps | barriers broken | sum beta | eigenvalues over their interval | good |")
+    print("|---|---|---|---|---|---|---|")
+    for number, kind in enumerate(KINDS):
+        rng = np.random.default_rng([options.seed, number])
+        steps, broken, sums, used, good, sure = 0, 0, [], [], 0, 0
+        for _ in range(options.runs):
+            d, gamma = int(rng.integers(1, 9)), float(np.exp(rng.uniform(math.log(options.finest), math.log(0.6))))
+            x = features(kind, int(rng.integers(4 * d, 200)), d, rng)
+            v = torch.from_numpy(np.linalg.svd(x, full_matrices=False)[0] * math.sqrt(len(x)))
+            barrier, ended = Barrier(d, gamma), False
+            several = bool(rng.integers(2))
+            while not ended:
+                look = barrier.look()
+                form = look.form(v)
+                law = (form / form.sum()).numpy()
+                for _ in range(barrier.draws_per_look if several else 1):
+                    ended = barrier.ended(look)
+                    if ended:
+                        break
+                    pick = int(rng.choice(len(v), p=law))
+                    barrier.add(look, v[pick : pick + 1], form[pick : pick + 1])
+                    lam = torch.linalg.eigvalsh(barrier.matrix)
+                    broken += not (barrier.lower < float(lam[0]) and float(lam[-1]) < barrier.upper)
+                    steps += 1
+            lam = barrier.eigenvalues() / barrier.mid
+            low, high = (1 - 2 * gamma) / (1 - gamma**2), (1 + 2 * gamma) / (1 - gamma**2)
+            sums.append(barrier.total / barrier.mid)
+            used.append(max((float(lam[-1]) - 1) / (high - 1), (1 - float(lam[0])) / (1 - low)))
+            if gamma <= 0.1165:
+                sure += 1
+                good += float(lam[0]) >= 0.75 and float(lam[-1]) <= 1.25
+        print(
+            f"| {kind} | {options.runs} | {steps:,} | {broken} | {min(sums):.3f} to {max(sums):.5f} "
+            f"| {np.mean(used):.2f}, at most {max(used):.2f} | {good} of {sure} with gamma <= 0.1165 |",
+            flush=True,
+        )
+
+
+def fit(options: argparse.Namespace) -> None:
+    """Excess risk of a weighted fit over that on the whole pool, in units of the latter; the mean over seeds."""
+    kinds: dict[str, Callable[[int], lw.Strategy]] = {
+        "bss": lambda d: lw.strategies.Bss(rank=d),
+        "leverage": lambda d: lw.strategies.Leverage(rank=d),
+        "volume": lambda d: lw.strategies.Volume(rank=d),
+        "random": lambda d: lw.strategies.Random(),
+    }
+    n, d = 4000, 20
+    print("| features | k | " + " | ".join(kinds) + " | bss below random |")
+    print("|---|---|" + "---|" * (len(kinds) + 1))
+    for law in ("gaussian", "heavy-tailed", "heavy rows"):
+        for k in options.k or (5 * d, 10 * d, 20 * d):
+            found: dict[str, list[float]] = {name: [] for name in kinds}
+            for seed in range(options.runs):
+                rng = np.random.default_rng([options.seed, seed])
+                x = features(law, n, d, rng)
+                y = x @ rng.normal(size=d) + rng.normal(size=n)
+                floor = _risk(x, y, x, y, np.ones(n))
+                for name, make in kinds.items():
+                    s = lw.select(make(d), k, basis=x, seed=seed)
+                    found[name].append(_risk(x, y, x[s.ids], y[s.ids], s.weights) / floor - 1)
+            wins = sum(a < b for a, b in zip(found["bss"], found["random"]))
+            cells = [f"{np.mean(values):.3f} ({np.median(values):.3f})" for values in found.values()]
+            print(f"| {law} | {k} | " + " | ".join(cells) + f" | {wins} of {options.runs} |", flush=True)
+
+
+def _risk(x: np.ndarray, y: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    root = np.sqrt(weights)
+    beta = np.linalg.lstsq(rows * root[:, None], labels * root, rcond=None)[0]
+    return float(np.mean((x @ beta - y) ** 2))
+
+
+def estimate(options: argparse.Namespace) -> None:
+    """Coverage of the interval, and the bias of the estimate: its mean error in units of its own spread."""
+    print("| draws | features | k | of | covered | truth above it | bias / truth | bias / spread | weights' sum / k |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in options.only or ("bss", "leverage", "random"):
+        for kind in ("gaussian", "heavy-tailed"):
+            x, truth = _model(kind, options.seed)
+            for k in options.k or (100, 200, 400):
+                hit = dict.fromkeys(truth, 0)
+                above = dict.fromkeys(truth, 0)
+                values: dict[str, list[float]] = {f: [] for f in truth}
+                sums = []
+                for seed in range(options.runs):
+                    s = lw.select(name, k, embedding=x, seed=seed + 7)
+                    sums.append(s.weights.sum() / k)
+                    effective = s.notes.get("effective_draws", 0.0)
+                    factor = s.notes["effective_sample_size"] / effective if effective else 1 - k / len(x)
+                    for f, row in truth.items():
+                        found = pool_mean(row[s.ids], s.weights, share=f == "accuracy", factor=factor)
+                        values[f].append(found.value)
+                        hit[f] += found.low <= row.mean() <= found.high
+                        above[f] += row.mean() > found.high
+                for f, row in truth.items():
+                    error, spread = np.mean(values[f]) - row.mean(), np.std(values[f])
+                    sure = spread / math.sqrt(options.runs)
+                    print(
+                        f"| {name} | {kind} | {k} | {f} | {hit[f] / options.runs:.3f} | {above[f] / options.runs:.3f} "
+                        f"| {error / row.mean():+.4f} ± {1.96 * sure / row.mean():.4f} | {error / spread:+.2f} "
+                        f"| {np.mean(sums):.3f} |",
+                        flush=True,
+                    )
+
+
+def _model(kind: str, seed: int, n: int = 3000, d: int = 6) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """A pool, and per row whether a calibrated model is right, its log-loss, and a loss few rows make up."""
+    rng = np.random.default_rng(seed)
+    x = features(kind, n, d, rng)
+    p = 1 / (1 + np.exp(-np.clip(1.5 + np.abs(x @ rng.normal(size=d) / 2), None, 15)))
+    right = (rng.uniform(size=n) < p).astype(float)
+    log_loss = -np.log(np.where(right == 1, p, 1 - p))
+    return x, {"accuracy": right, "log-loss": log_loss, "rare large loss": rng.exponential(size=n) * (1.2 - right)}
+
+
+def stop(options: argparse.Namespace) -> None:
+    """The bias that ending before row k + 1 adds to draws by leverage, beside ending after a fixed number of draws."""
+    print("| features | pool | k | of | bias / truth, exact budget | bias / spread | fixed draws | bias / spread |")
+    print("|---|---|---|---|---|---|---|---|")
+    for kind in ("gaussian", "heavy-tailed"):
+        for n in (3000, 600, 200):
+            x, truth = _model(kind, options.seed, n)
+            v = np.linalg.qr(np.hstack([np.ones((n, 1)), x]))[0]
+            p, k = (v**2).sum(1) / v.shape[1], 100
+            rng = np.random.default_rng(options.seed)
+            values: dict[str, tuple[list[float], list[float]]] = {f: ([], []) for f in truth}
+            longest = int(20 * k * math.log(n))
+            for _ in range(options.runs):
+                drawn = rng.choice(n, size=longest, p=p)
+                first = np.sort(np.unique(drawn, return_index=True)[1])
+                ends = (first[k] if len(first) > k else longest, int(1.2 * k))
+                for place, end in enumerate(ends):
+                    weight = 1 / p[drawn[:end]]
+                    for f, row in truth.items():
+                        values[f][place].append(float(weight @ row[drawn[:end]] / weight.sum()))
+            for f, row in truth.items():
+                cells = []
+                for found in values[f]:
+                    error, spread = np.mean(found) - row.mean(), np.std(found)
+                    sure = 1.96 * spread / math.sqrt(options.runs) / row.mean()
+                    cells += [f"{error / row.mean():+.4f} ± {sure:.4f}", f"{error / spread:+.2f}"]
+                print(f"| {kind} | {n} | {k} | {f} | " + " | ".join(cells) + " |", flush=True)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Digits: test accuracy of a small network when weights are used in training and when they are left aside."""
+    from labelwise.bench.data import load
+    from labelwise.bench.networks import mlp
+
+    data = load("digits")
+    on = options.weights == "on"
+    print(f"| recipe, weights {options.weights} | labels | accuracy |")
+    print("|---|---|---|")
+    for recipe in options.only or ("bss", "leverage", "random"):
+        found: dict[int, list[float]] = {}
+        for seed in range(options.runs):
+            learner = lw.TorchLearner(mlp(64, 10), objective=lw.Weighted() if on else lw.Mean())
+            test = (data.test, data.test.labels)
+            for record in lw.rounds(data.pool, None, learner, recipe, k=60, n=3, start=60, test=test, seed=seed):
+                found.setdefault(record.labels, []).append(record.metrics["accuracy"])
+        for labels, values in found.items():
+            error = 1.96 * np.std(values) / math.sqrt(len(values))
+            print(f"| {recipe} | {labels} | {np.mean(values):.4f} ± {error:.4f} |", flush=True)
+
+
+def speed(options: argparse.Namespace) -> None:
+    """One selection of k = 10,000 of a basis of 256, beside the time of one product of all rows by 256 x 256."""
+    n, width, k = options.rows, 256, 10_000
+    x = torch.randn(n, width, generator=torch.Generator().manual_seed(0))
+    square = torch.randn(width, width, generator=torch.Generator().manual_seed(1))
+    once = []
+    for _ in range(3):
+        began = time.perf_counter()
+        for part in x.split(8192):
+            part @ square
+        once.append(time.perf_counter() - began)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.perf_counter()
+    s = lw.select("bss", k, basis=x)
+    took = time.perf_counter() - began
+    extra = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    print("| rows | basis | k | seconds | one product | passes' worth | extra MB | decompositions | draws |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    print(
+        f"| {n:,} | {width} | {k:,} | {took:.1f} | {min(once):.2f} | {took / min(once):.0f} | {extra:.0f} "
+        f"| {s.notes['decompositions']:,} | {s.notes['draws']:,} |"
+    )
+
+
+def main() -> None:
+    """Run one of the simulations."""
+    kinds = {"barriers": barriers, "fit": fit, "estimate": estimate, "stop": stop, "train": train, "speed": speed}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=kinds)
+    parser.add_argument("--runs", type=int, help="problems or seeds of each line")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=lambda text: tuple(text.split(",")), help="strategies, with commas")
+    parser.add_argument("--k", type=lambda text: tuple(int(k) for k in text.split(",")), help="budgets, with commas")
+    parser.add_argument("--finest", type=float, default=0.07, help="smallest gamma of barriers; smaller takes longer")
+    parser.add_argument("--weights", choices=("on", "off"), default="on")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    options = parser.parse_args()
+    if options.runs is None:
+        options.runs = {"barriers": 1000, "fit": 50, "estimate": 2000, "stop": 5000, "train": 10, "speed": 1}[
+            options.what
+        ]
+    kinds[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""SABAL beside its plain form: time, extra memory, sweeps, picks. Ratios are of one run on one machine.
+
+    python benchmarks/sabal.py [--cuda] [N D C k]...
+
+Plain is what a good engineer writes first: gradients as two factors, R = Phi w - v as a matrix, one pass over the
+embeddings for each pick, line search and de-bias on the picked rows. With --cuda, seconds on the accelerator, the share
+of its memory bandwidth that one read of the embeddings for each pick or iteration comes to, and the picks beside those
+of the CPU.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import labelwise as lw
+from labelwise.strategies import Sabal
+
+TIE = 1e-9
+SHAPES = [(50_000, 512, 10, 1000), (50_000, 512, 10, 3000)]
+ITERATIONS = 30
+
+
+def plain_greedy(k: int, alpha: float, beta: float, probs: Tensor, label_probs: Tensor, embedding: Tensor) -> Tensor:
+    """Algorithm 1 with one pass over the embeddings for each pick."""
+    left_NC, n = probs - label_probs, len(probs)
+    v_CD = (left_NC.double().T @ embedding.double()) / n
+    gap_NC = (1 - 2 * label_probs + (label_probs**2).sum(1, keepdim=True)).sqrt()
+    bonus_N = alpha * ((label_probs * gap_NC).sum(1) * embedding.norm(dim=1) / n) ** 2
+    a_kC, h_kD = v_CD.new_zeros(k, v_CD.shape[0]), v_CD.new_zeros(k, v_CD.shape[1])
+    r_CD, w_k = -v_CD, v_CD.new_zeros(k)
+    picks: list[int] = []
+    for step in range(k):
+        score_N = ((embedding @ r_CD.float().T) * left_NC).sum(1) * (2 / k) - bonus_N
+        score_N[picks] = torch.inf
+        low = score_N.min()
+        j = int((score_N <= low + TIE * low.abs()).nonzero()[0])
+        picks.append(j)
+        a_kC[step], h_kD[step] = left_NC[j].double() / k, embedding[j].double()
+        a_SC, h_SD, w = a_kC[: step + 1], h_kD[: step + 1], w_k[: step + 1]
+        phi_CD = torch.outer(a_kC[step], h_kD[step])
+        mu = ((phi_CD * r_CD).sum() - beta) / ((phi_CD * phi_CD).sum() + beta)
+        w[step] = -mu
+        r_CD = r_CD - mu * phi_CD
+        u = 2 * ((a_SC * (h_SD @ r_CD.T)).sum(1) + beta * (w - 1))
+        along_CD = (a_SC * u[:, None]).T @ h_SD
+        mu = (u @ u / 2) / ((along_CD**2).sum() + beta * (u @ u))
+        w -= mu * u
+        r_CD = r_CD - mu * along_CD
+        below = w.clamp(max=0)
+        if below.any():
+            w -= below
+            r_CD = r_CD - (a_SC * below[:, None]).T @ h_SD
+    return torch.tensor(picks)
+
+
+def inputs_of(n: int, dim: int, classes: int) -> dict[str, Any]:
+    """Random embeddings, softmax of random logits, and the same at temperature 1.5."""
+    chance = torch.Generator().manual_seed(0)
+    logits_NC = 2 * torch.randn(n, classes, generator=chance)
+    embedding_ND = torch.randn(n, dim, generator=chance)
+    return {"probs": logits_NC.softmax(1), "label_probs": (logits_NC / 1.5).softmax(1), "embedding": embedding_ND}
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.perf_counter()
+    answer = run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began, answer
+
+
+def on_cpu(n: int, dim: int, classes: int, k: int) -> None:
+    inputs = inputs_of(n, dim, classes)
+    lw.select("sabal-greedy", 4, **{name: value[:500] for name, value in inputs.items()})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours, got = timed(lambda: lw.select("sabal-greedy", k, **inputs))
+    extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    strategy = Sabal()
+    plain, picks = timed(lambda: plain_greedy(k, strategy.alpha or 0.0, strategy.beta or 0.0, **inputs))
+    again, _ = timed(lambda: lw.select("sabal-greedy", k, **inputs))
+    best = min(ours, again)
+    same = int((torch.from_numpy(got.ids) == picks).sum())
+    shape = f"N {n} D {dim} C {classes} k {k}"
+    print(
+        f"greedy {shape}: {best:.2f} s, plain {plain:.2f} s, ratio {plain / best:.1f}, extra {extra:.0f} MB, "
+        f"{got.notes['sweeps']} sweeps, {same} of {k} picks the same",
+        flush=True,
+    )
+    seconds, _ = timed(lambda: lw.select(Sabal("iht", iterations=ITERATIONS, tolerance=0.0), k, **inputs))
+    print(f"iht    {shape}: {ITERATIONS} iterations in {seconds:.2f} s", flush=True)
+
+
+def on_cuda(n: int, dim: int, classes: int, k: int) -> None:
+    inputs = inputs_of(n, dim, classes)
+    there = {name: value.cuda() for name, value in inputs.items()}
+    size = inputs["embedding"].nbytes
+    rate = copy_rate()
+    shape = f"N {n} D {dim} C {classes} k {k}"
+    runs = {"greedy": (Sabal(), k), "iht": (Sabal("iht", iterations=200, tolerance=0.0), 200)}
+    for name, (strategy, reads) in runs.items():
+        lw.select(strategy, k, **there)
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        times = [timed(lambda s=strategy: lw.select(s, k, **there)) for _ in range(3)]  # type: ignore[misc]
+        seconds, got = min(times, key=lambda one: one[0])
+        extra = (torch.cuda.max_memory_allocated() - held) / 1e6
+        print(
+            f"cuda {name} {shape}: {seconds:.3f} s, {1e6 * seconds / reads:.0f} us each, "
+            f"{got.notes.get('sweeps')} looks, {100 * reads * size / seconds / rate:.0f} % of {rate / 1e12:.1f} TB/s, "
+            f"extra {extra:.0f} MB",
+            flush=True,
+        )
+        if n * k <= 50_000 * 3000:
+            beside = lw.select(strategy, k, **inputs)
+            same = len(set(got.ids.tolist()) & set(beside.ids.tolist()))
+            order = int((got.ids == beside.ids).sum())
+            print(f"  beside the CPU: {order} of {k} picks in the same place, {same} the same", flush=True)
+
+
+def copy_rate() -> float:
+    """Bytes read and written a second by a copy on the accelerator."""
+    whole = torch.empty(1 << 28, device="cuda")
+    times = [timed(lambda: [whole.clone() for _ in range(20)])[0] for _ in range(3)]
+    return 2 * 20 * whole.nbytes / min(times)
+
+
+def main(arguments: list[str]) -> None:
+    numbers = [int(text) for text in arguments if text.isdigit()]
+    shapes = [tuple(numbers[i : i + 4]) for i in range(0, len(numbers), 4)] or SHAPES
+    for shape in shapes:
+        (on_cuda if "--cuda" in arguments else on_cpu)(*shape)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

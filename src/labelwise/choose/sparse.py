@@ -1,0 +1,199 @@
+"""Sparse approximation of a pool: rows as columns of a matrix, the objective, and the two steps its solvers share.
+
+With g_j the expected gradient (or centred loss) of row j, n rows and a batch of b,
+
+    v = mean_j g_j      phi_j = g_j / b      R = Phi w - v      f1(w) = |R|^2 + beta |w - 1|^2
+
+A row is always two factors: left x right is (p - q) h^T for gradients, and 1 x g for losses under draws, so R is a
+small matrix and <g_j, R> of all rows is one product of the right factors with it. What tells two rows apart is
+computed in float64, whatever they are stored in, so that copies of a row are tied whichever block they are read in.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.choose.sparse_form import Form, wide
+from labelwise.choose.strategy import TIE
+from labelwise.shards import Shard, Shards
+from labelwise.signals.rows import Factored
+
+TINY = 1e-300
+PART = 1024  # picked rows that are widened at once
+NOISE = 1e-14  # a gradient below this share of its scale is rounding
+KEPT = ("sigma", "length", "bonus", "mean", "c", "z", "u", "taken", "open")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The parameters of the objective and of the greedy score; `scale` is what sigma is multiplied by."""
+
+    alpha: float
+    beta: float
+    tau: float
+    scale: float
+    second_order: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A pool with its vectors, ready for a solver."""
+
+    pool: Shards
+    form: Form
+    k: int
+    terms: Terms
+    v_AB: Tensor
+    longest: float  # the largest |phi|
+    size: float  # how large a score can be
+
+    @property
+    def flat(self) -> bool:
+        return self.longest == 0  # every vector is zero: only sigma tells rows apart
+
+    @property
+    def slack(self) -> float:
+        """Scores that differ by less are tied."""
+        return TIE * self.size
+
+    @property
+    def noise(self) -> float:
+        """Entries of the gradient of f1 that are smaller are rounding."""
+        return NOISE * 2 * (self.longest * (length(self.v_AB) + self.longest) + self.terms.beta)
+
+
+@contextmanager
+def posed(pool: Shards, form: Form, k: int, terms: Terms) -> Iterator[Problem]:
+    """The problem of choosing k rows. Within, each row keeps sigma (scaled), |g| and its bonus in the greedy score."""
+    try:
+        sums = pool.map(form.begin)
+        v_AB = functools.reduce(torch.add, (one.to(sums[0].device) for one in sums)) / pool.n
+        largest = torch.tensor(pool.map(functools.partial(_bonus, terms, k))).amax(0)
+        longest, bonus = (float(one) for one in largest)
+        # R starts as v and changes by a phi, so this is what scores are made of.
+        size = bonus + 2 * abs(terms.tau) * longest * (length(v_AB) + longest)
+        yield Problem(pool, form, k, terms, v_AB, longest, size)
+    finally:
+        pool.map(_end)
+
+
+def forward(x: Factored, r_AB: Tensor) -> Tensor:
+    """<x_j, R> for each row (n,), in the precision of the rows, given in that of R."""
+    if x.right.dtype == r_AB.dtype:
+        return (x.right @ r_AB.T).mul_(x.left).sum(1)
+    size = torch.linalg.vector_norm(r_AB).clamp(min=TINY)  # at length one nothing underflows
+    return forward(x, (r_AB / size).to(x.right.dtype)).to(r_AB.dtype) * size
+
+
+def adjoint(x: Factored, u_N: Tensor) -> Tensor:
+    """sum_j u_j x_j, a matrix (A, B), in the precision of the rows, given in that of u."""
+    if x.right.dtype == u_N.dtype:
+        return (x.left * u_N[:, None]).T @ x.right
+    size = torch.linalg.vector_norm(u_N).clamp(min=TINY)
+    return adjoint(x, (u_N / size).to(x.right.dtype)).to(u_N.dtype) * size
+
+
+def line_search(slope: Tensor, curve: Tensor) -> Tensor:
+    """The step along a direction that minimises f1 (algorithm 4), from its numerator and denominator.
+
+    A direction in which f1 does not change at all has both equal to zero, and the step is zero.
+    """
+    return torch.where(curve > 0, slope / curve.clamp(min=torch.finfo(curve.dtype).tiny), 0.0)
+
+
+def debias(g: Factored, w: Tensor, r_AB: Tensor, k: int, beta: float, noise: float) -> tuple[Tensor, Tensor]:
+    """One step down the gradient of f1 within the support of w (algorithm 5), for rows g = k phi; w and R after it."""
+    c = forward(g, r_AB) / k
+    u = 2 * (c + beta * (w - 1))
+    u = torch.where((w != 0) & (u.abs().amax() > noise), u, 0.0)
+    along_AB = adjoint(g, u) / k
+    mu = line_search(u @ c + beta * (u @ (w - 1)), (along_AB * along_AB).sum() + beta * (u @ u))
+    return w - mu * u, r_AB - mu * along_AB
+
+
+def gather(problem: Problem, ids: Tensor) -> Factored:
+    """g of the rows with these ids, in this order, in the precision of the rows."""
+    parts = problem.pool.map(functools.partial(_gather, problem.form, ids))
+    home = problem.v_AB.device
+    order = torch.cat([place.to(home) for place, _ in parts]).argsort()
+    left, right = (torch.cat([getattr(x, side).to(home) for _, x in parts])[order] for side in ("left", "right"))
+    return Factored(left, right)
+
+
+def beside(problem: Problem, name: str, ids: Tensor) -> Tensor:
+    """What rows keep under `name`, for the rows with these ids, in this order."""
+    parts = problem.pool.map(functools.partial(_beside, name, ids))
+    home = problem.v_AB.device
+    order = torch.cat([place.to(home) for place, _ in parts]).argsort()
+    return torch.cat([values.to(home) for _, values in parts])[order]
+
+
+def residual(problem: Problem, g: Factored, w: Tensor) -> Tensor:
+    """R = Phi w - v in float64, from the rows g of the support."""
+    r_AB = -problem.v_AB
+    for start in range(0, len(g), PART):
+        part = slice(start, start + PART)
+        r_AB = r_AB + adjoint(wide(g[part]), w[part]) / problem.k
+    return r_AB
+
+
+def parts_of(problem: Problem, ids: Tensor, w: Tensor, r_AB: Tensor) -> dict[str, Any]:
+    """The objective at w, which is zero outside `ids`, and its three parts."""
+    terms = problem.terms
+    sigma = beside(problem, "sigma", ids)
+    bias = float((r_AB * r_AB).sum())
+    beta = terms.beta * (float(((w - 1) ** 2).sum()) + problem.pool.n - len(ids))
+    variance = -terms.alpha * float((sigma[w > 0] ** 2).sum())
+    return {"objective": bias + beta + variance, "bias": bias, "beta_part": beta, "variance": variance}
+
+
+def share(problem: Problem) -> float | None:
+    """alpha std(sigma^2) / std(tau gradient), from the c that rows keep: how much of the score is variance."""
+    n = problem.pool.n
+    c, cc, s, ss = (float(one) / n for one in problem.pool.sum(_moments))
+    gradient = 2 * abs(problem.terms.tau) * math.sqrt(max(0.0, cc - c * c))
+    variance = problem.terms.alpha * math.sqrt(max(0.0, ss - s * s))
+    return variance / gradient if gradient > 0 else None
+
+
+def length(x: Tensor) -> float:
+    """Euclidean length of all entries."""
+    return float(torch.linalg.vector_norm(x))
+
+
+def _bonus(terms: Terms, k: int, shard: Shard) -> tuple[float, float]:
+    """Keep what the greedy score adds to the gradient; the largest |phi| and the largest bonus."""
+    sigma_N, length_N = shard.state["sigma"].mul_(terms.scale), shard.state["length"].div_(k)
+    bonus_N = terms.alpha * sigma_N**2
+    if terms.second_order:
+        bonus_N = bonus_N - terms.tau**2 * length_N**2
+    shard.state["bonus"] = bonus_N
+    return float(length_N.max()), float(bonus_N.abs().max())
+
+
+def _gather(form: Form, ids: Tensor, shard: Shard) -> tuple[Tensor, Factored]:
+    here, positions = shard.find(ids)
+    return here, form.at(shard, positions)
+
+
+def _beside(name: str, ids: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
+    here, positions = shard.find(ids)
+    return here, shard.state[name][positions]
+
+
+def _moments(shard: Shard) -> Tensor:
+    c_N, square_N = shard.state["c"], shard.state["sigma"] ** 2
+    return torch.stack([c_N.sum(), (c_N * c_N).sum(), square_N.sum(), (square_N * square_N).sum()]).cpu()
+
+
+def _end(shard: Shard) -> None:
+    for name in KEPT:
+        shard.state.pop(name, None)

@@ -1,0 +1,83 @@
+"""Draws of a model's weights, shared by all rows: what gives LogProbs.
+
+A draw is one set of weights. Every row of the pool is read with the same K sets, whatever its batch: two copies of a
+row get the same numbers, and joint probabilities of several rows mean something. Noise that is drawn anew for each
+row, as local reparametrisation and plain dropout do, would make copies of a row look unrelated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import ArgumentError
+
+_PART = 1 << 22  # numbers of a table of logits
+MOST = 1 << 28  # numbers of all draws of a last layer together
+
+
+class Draws(Protocol):
+    """Weights drawn for a model, the same for all rows."""
+
+    @property
+    def from_embedding(self) -> bool:
+        """Whether the draws differ in the last layer only, so that one forward pass is enough."""
+
+    def of_embedding(self, h_BD: Tensor) -> Tensor:
+        """Log probabilities (B, K, C) of rows with these inputs of the last layer."""
+
+    def of_model(self, model: nn.Module, logits: Callable[[], Tensor], count: int) -> Tensor:
+        """Log probabilities (B, K, C), K = `count`, from forward passes that `logits` runs through `model`."""
+
+
+@dataclass(frozen=True)
+class HeadDraws:
+    """K last layers: row h has the logits W_k h + b_k under draw k."""
+
+    weight_KOD: Tensor
+    bias_KO: Tensor | None  # (K, O), or (1, O) where all draws share it
+
+    from_embedding = True
+
+    def of_embedding(self, h_BD: Tensor) -> Tensor:
+        weight_KOD = self.weight_KOD.to(h_BD.device)
+        draws, outputs, width = weight_KOD.shape
+        table_DX = weight_KOD.reshape(draws * outputs, width).T.contiguous()
+        parts = []
+        for part_BD in h_BD.to(weight_KOD.dtype).split(max(1, _PART // (draws * outputs))):
+            z_BKO = (part_BD @ table_DX).view(len(part_BD), draws, outputs)
+            if self.bias_KO is not None:
+                z_BKO += self.bias_KO.to(z_BKO.device)
+            parts.append(log_probs_of(z_BKO))
+        return torch.cat(parts)
+
+    def of_model(self, model: nn.Module, logits: Callable[[], Tensor], count: int) -> Tensor:
+        raise NotImplementedError("draws of the last layer are read from its input")
+
+
+def log_probs_of(z_BKO: Tensor) -> Tensor:
+    """Log probabilities of logits; a single one stands for two classes with logits (0, z)."""
+    if z_BKO.shape[2] == 1:
+        z_BKO = torch.cat([torch.zeros_like(z_BKO), z_BKO], 2)
+    return z_BKO.log_softmax(2)
+
+
+def log_mean(log_BKC: Tensor) -> Tensor:
+    """Log of the mean over draws of the probabilities (B, C): the log of the posterior predictive."""
+    return log_BKC.logsumexp(1) - math.log(log_BKC.shape[1])
+
+
+def check_draws(draws: int, numbers: int = 1) -> None:
+    """Raise unless `draws` of a layer of so many numbers can be kept."""
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise ArgumentError(f"draws must be a whole number of at least 1, found {draws!r}")
+    if draws * numbers > MOST:
+        raise ArgumentError(
+            f"{draws} draws of a last layer of {numbers} numbers are {draws * numbers} numbers; at most {MOST} are "
+            "kept. Take fewer draws, or a narrower last layer."
+        )

@@ -1,0 +1,48 @@
+"""The reader of an ensemble: each member is one draw, and their mean is the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import NeedError
+from labelwise.signals.read import Reader
+from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Probs, Signal
+
+
+class EnsembleReader:
+    """Reads several models as one.
+
+    Probs and LabelProbs are means over the members, LogProbs holds the log of each member's Probs, K = members.
+    Embedding is that of the first member: embeddings of different networks have no coordinates in common.
+    """
+
+    def __init__(self, members: Sequence[Reader]):
+        self.members = tuple(members)
+
+    def gives(self, signal: Signal) -> bool:
+        parts = tuple(Probs() if isinstance(part, LogProbs) else part for part in signal.stored())
+        known = all(isinstance(part, Probs | LabelProbs | Embedding) for part in parts)
+        return known and all(member.gives(part) for member in self.members for part in parts)
+
+    def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        wanted = dict.fromkeys(Probs() if isinstance(signal, LogProbs) else signal for signal in signals)
+        shared = tuple(signal for signal in wanted if not isinstance(signal, Embedding))
+        first = self.members[0].read(inputs, tuple(wanted))
+        found = [first, *(member.read(inputs, shared) for member in self.members[1:])] if shared else [first]
+        columns: dict[Signal, Tensor] = {}
+        for signal in signals:
+            if isinstance(signal, LogProbs):
+                columns[signal] = torch.stack([one[Probs()].log() for one in found], 1)
+            elif isinstance(signal, Probs | LabelProbs):
+                columns[signal] = torch.stack([one[signal] for one in found]).mean(0)
+            elif isinstance(signal, Embedding):
+                columns[signal] = first[signal]
+            else:
+                raise NeedError(
+                    f"{signal!r} is not given by an ensemble; it gives Probs, LabelProbs, LogProbs, Embedding."
+                )
+        return columns

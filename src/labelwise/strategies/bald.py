@@ -1,0 +1,31 @@
+"""BALD: the rows whose label would say most about the weights of the model.
+
+Houlsby, Huszar, Ghahramani and Lengyel, "Bayesian active learning for classification and preference learning", 2011,
+equation 2. With p_k the class probabilities of a row under draw k of the weights, k = 1..K, and the same draws in both
+terms, the score is the mutual information of label and weights
+
+    H[ mean_k p_k ] - mean_k H[ p_k ]
+
+highest first. Cost: one read of the draws.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from labelwise.choose import Scored
+from labelwise.choose.joint import information
+from labelwise.keys import Key
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import LogProbs, Needs
+
+
+class Bald(Scored):
+    """Rows about whose label the draws of the model disagree most."""
+
+    needs = Needs(pool=(LogProbs(),))
+    cost = "N K C"
+    paper = "Houlsby et al. 2011"
+
+    def score(self, rows: Rows, key: Key) -> Tensor:
+        return information(rows.tensor(LogProbs()))

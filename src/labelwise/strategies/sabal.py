@@ -1,0 +1,158 @@
+"""SABAL: a weighted batch whose expected loss stands for that of the whole pool, with a bonus for uncertain rows.
+
+Shen, Jiang, Zhang and Koyejo, "Batch active learning from the perspective of sparse approximation", 2022, problem 2
+and algorithms 1 (greedy), 2 (proximal iterative hard thresholding), 4 and 5. Weights w >= 0 on the n rows of the pool,
+b of them above zero, minimise
+
+    f(w) = |v - Phi w|^2 + beta |w - 1|^2 - alpha sum_j 1[w_j > 0] sigma_j^2
+    v = (1/n) sum_j g_j      Phi = (1/b) [g_1 .. g_n]      sigma_j = (1/n) E_y |g_j(y) - g_j|      g_j = E_y g_j(y)
+
+    gradient form   g_j(y) = (p - e_y) h^T, y ~ q_j the calibrated prediction, so g_j = (p_j - q_j) h_j^T and
+                    sigma_j = |h_j|/n sum_y q_jy sqrt(1 - 2 q_jy + |q_j|^2)
+    Bayesian form   g_j(y)[i] = loss under draw i less its mean over draws, y ~ q_j the mean prediction of the draws
+
+    greedy   argmin over rows not taken of tau grad f1_j - alpha sigma_j^2, a line search along it, one de-bias step
+    IHT      s = z - mu grad f1(z); the b rows of largest [s_j]_+^2 / 2 + alpha sigma_j^2; de-bias; momentum
+
+Cost: N C D for each sweep, see choose/sparse_greedy.py and choose/sparse_iht.py; nothing of size N x C D is built.
+Departs from the paper: IHT keeps the rows that minimise its inner problem, where Appendix E forgets what a row left out
+costs (prox="paper" is as printed); a batch always has b rows, also where clipping leaves fewer weights above zero: such
+rows have weight 0; where every g_j is zero (q = p) the rows of largest sigma are taken, with weight 1; tau and the
+number of iterations are not given there. A draw's probability below 1e-12 counts as 1e-12.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from labelwise.choose import Selection, Strategy
+from labelwise.choose.sparse import Problem, Terms, parts_of, posed
+from labelwise.choose.sparse_device import fits, greedy_on_device
+from labelwise.choose.sparse_form import Form, Gradients, Losses
+from labelwise.choose.sparse_greedy import greedy
+from labelwise.choose.sparse_iht import iht, rounded
+from labelwise.errors import ArgumentError
+from labelwise.keys import Key
+from labelwise.shards import Shards
+from labelwise.signals.spec import LogProbs, MeanGrad, Needs
+
+# The paper's settings for CIFAR-10 and VGG-16 (table 5): alpha, beta.
+DEFAULTS = {"greedy": (1e-2, 1e-1), "iht": (1e-8, 1e-6)}
+GRADIENTS = Needs(pool=(MeanGrad(),))
+FLAT = "the bias term is zero: label_probs equal probs"
+FLAT_DRAWS = "the bias term is zero: every draw gives the same loss"
+
+
+@dataclass(frozen=True)
+class Sabal(Strategy):
+    """A sparse approximation of the pool's expected loss.
+
+    Args:
+        solver: "greedy" or "iht".
+        alpha: weight of the variance; 0 leaves bias alone. None is the paper's value for the solver.
+        beta: pull of the weights towards one. None is the paper's value for the solver.
+        tau: step that the greedy score looks ahead.
+        iterations, tolerance: IHT stops after so many, or when w moves by less than this share of its length.
+        prox: the rule of IHT's threshold, "exact" or "paper".
+        sigma_scale: sigma is divided by the rows of the pool ("paper"), of the batch ("batch"), or not ("none").
+        second_order: the greedy score counts the curvature of f1 as well.
+        form: "gradient" or "bayesian"; "auto" is gradient, or in `lw.select` what the given arrays allow.
+        bias: False leaves variance alone: the rows of largest sigma.
+        unit_weights: greedy without line search and de-bias, every weight one; near to the exact path for large beta.
+        draws: how many draws the Bayesian form asks of a model.
+    """
+
+    solver: Literal["greedy", "iht"] = "greedy"
+    alpha: float | None = None
+    beta: float | None = None
+    tau: float = 1.0
+    iterations: int = 200
+    tolerance: float = 1e-5
+    prox: Literal["exact", "paper"] = "exact"
+    sigma_scale: Literal["paper", "batch", "none"] = "paper"
+    second_order: bool = False
+    form: Literal["auto", "gradient", "bayesian"] = "auto"
+    bias: bool = True
+    unit_weights: bool = False
+    draws: int = 100
+
+    needs = GRADIENTS
+    cost = "N C D x sweeps"
+    paper = "Shen et al. 2022"
+    weighted = True
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ArgumentError(f"Sabal({name}=...) is one of {', '.join(known)}; found {getattr(self, name)!r}")
+        for name, value in zip(("alpha", "beta"), DEFAULTS[self.solver]):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for name in ("alpha", "beta", "tau", "tolerance"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ArgumentError(f"Sabal({name}=...) must be a number of at least 0, found {value!r}")
+        for name in ("iterations", "draws"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"Sabal({name}=...) must be a whole number of at least 1, found {value!r}")
+        if self.form == "bayesian":
+            object.__setattr__(self, "needs", Needs(pool=(LogProbs(self.draws),)))
+
+    def given(self, arrays: frozenset[str]) -> Sabal:
+        if self.form == "auto" and "log_probs" in arrays and not {"probs", "embedding"} <= arrays:
+            return dataclasses.replace(self, form="bayesian")
+        return self
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        assert self.alpha is not None, "set on creation"
+        assert self.beta is not None, "set on creation"
+        form: Form = Losses(LogProbs(self.draws)) if self.form == "bayesian" else Gradients()
+        scale = {"paper": 1 / pool.n, "batch": 1 / k, "none": 1.0}[self.sigma_scale]
+        with posed(pool, form, k, Terms(self.alpha, self.beta, self.tau, scale, self.second_order)) as problem:
+            if problem.flat or not self.bias:
+                return self._most_uncertain(problem)
+            if self.solver == "greedy":
+                return self._greedy(problem)
+            return self._iht(problem)
+
+    def _greedy(self, problem: Problem) -> Selection:
+        solve = greedy_on_device if fits(problem) else greedy
+        found = solve(problem, self.unit_weights)
+        notes = parts_of(problem, found.ids, found.w, found.r_AB)
+        notes |= {"share": found.share, "iterations": problem.k, "sweeps": found.sweeps, "stopped": "k rows taken"}
+        return _selection(found.ids, found.w, found.scores, notes)
+
+    def _iht(self, problem: Problem) -> Selection:
+        found = iht(problem, self.iterations, self.tolerance, self.prox)
+        notes = parts_of(problem, found.ids, found.w, found.r_AB)
+        notes |= {"share": found.share, "iterations": found.iterations, "stopped": found.stopped}
+        return _selection(found.ids, found.w, found.keys, notes)
+
+    def _most_uncertain(self, problem: Problem) -> Selection:
+        """The rows of largest sigma: all there is to go by where every g is zero."""
+        best = problem.pool.best(lambda shard: rounded(shard.state["sigma"]), problem.k)
+        ones = torch.ones(problem.k, dtype=torch.float64)
+        notes: dict[str, Any] = {"share": None, "iterations": 0, "stopped": "variance only"}
+        if problem.flat:
+            notes |= parts_of(problem, best.ids, ones.to(problem.v_AB.device), -problem.v_AB)
+            notes["note"] = FLAT_DRAWS if self.form == "bayesian" else FLAT
+        return _selection(best.ids, ones, best.values**2, notes)
+
+
+def _selection(ids: Tensor, w: Tensor, scores: Tensor, notes: dict[str, Any]) -> Selection:
+    return Selection(ids.numpy(), w.cpu().numpy(), scores.numpy(), notes)
+
+
+CHOICES = {
+    "solver": ("greedy", "iht"),
+    "prox": ("exact", "paper"),
+    "sigma_scale": ("paper", "batch", "none"),
+    "form": ("auto", "gradient", "bayesian"),
+}

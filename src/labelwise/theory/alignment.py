@@ -1,0 +1,126 @@
+"""Alignment of labels with a kernel, how it bounds speed of training and generalisation, and a rank correlation.
+
+Wang et al. 2022, section 4, for a positive definite kernel Theta (n, n) and one-hot labels Y (n, C):
+
+    A = Tr[Y^T Theta Y],     B = sqrt(2 Tr[Y^T Theta^-1 Y] / n),     E_t^2 = Tr[Y^T (I - eta Theta)^2t Y]
+
+Theorem 1: for eta lambda_max <= 1 and t >= 1,   Tr[Y^T Y] - 2 t eta A <= E_t^2 <= Tr[Y^T Y] - eta A
+Theorem 2:   Tr[Y^T Y]^2 / A <= n B^2 / 2 <= (lambda_max / lambda_min) Tr[Y^T Y]^2 / A
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, NumericsError, RowError
+
+JITTER = 1e-10  # of the mean eigenvalue, added where a kernel of finitely many gradients is singular
+
+
+class Bounds(NamedTuple):
+    """A quantity and what a theorem says about it."""
+
+    low: float
+    value: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether low <= value <= high, up to rounding."""
+        slack = 1e-9 * max(abs(self.low), abs(self.value), 1e-300)
+        return self.low <= self.value + slack and (self.value <= self.high + slack or self.high == float("inf"))
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Labels (n,) as a matrix (n, classes) in float64."""
+    return torch.nn.functional.one_hot(labels.long(), classes).double()
+
+
+def alignment(kernel: Tensor, labels: Tensor) -> float:
+    """A(X, Y) = Tr[Y^T Theta Y]."""
+    theta_nn, y_nC = _checked(kernel, labels)
+    return float((y_nC * (theta_nn @ y_nC)).sum())
+
+
+def bound_term(kernel: Tensor, labels: Tensor) -> float:
+    """B(X, Y) = sqrt(2 Tr[Y^T Theta^-1 Y] / n), the leading term of the generalisation bound."""
+    theta_nn, y_nC = _checked(kernel, labels)
+    return (2 * float((y_nC * _solved(theta_nn, y_nC)).sum()) / len(y_nC)) ** 0.5
+
+
+def error_after(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> float:
+    """E_t^2: the squared error left after so many steps of gradient descent from zero, under a fixed kernel."""
+    theta_nn, y_nC = _checked(kernel, labels)
+    values_n, vectors_nn = torch.linalg.eigh(theta_nn)
+    part_n = (vectors_nn.T @ y_nC).square().sum(1)
+    return float(((1 - eta * values_n) ** (2 * steps) * part_n).sum())
+
+
+def theorem_1(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> Bounds:
+    """E_t^2 between its two bounds by the alignment."""
+    theta_nn, y_nC = _checked(kernel, labels)
+    top = float(torch.linalg.eigvalsh(theta_nn)[-1])
+    if not 0 < eta * top <= 1 + 1e-9 or steps < 1:
+        raise ArgumentError(
+            f"theorem 1 is about steps of eta above 0 and at most 1 / lambda_max = {1 / top:.3g}, and one step or "
+            f"more; found eta = {eta:.3g} and {steps} steps"
+        )
+    whole, aligned = float(y_nC.square().sum()), alignment(theta_nn, y_nC)
+    value = error_after(theta_nn, y_nC, eta, steps)
+    return Bounds(whole - 2 * steps * eta * aligned, value, whole - eta * aligned)
+
+
+def theorem_2(kernel: Tensor, labels: Tensor) -> Bounds:
+    """n B^2 / 2 between its two bounds by the alignment."""
+    theta_nn, y_nC = _checked(kernel, labels)
+    values_n = torch.linalg.eigvalsh(theta_nn)
+    low = float(y_nC.square().sum()) ** 2 / alignment(theta_nn, y_nC)
+    condition = float(values_n[-1] / values_n[0]) if values_n[0] > 0 else float("inf")
+    return Bounds(low, len(y_nC) / 2 * bound_term(theta_nn, y_nC) ** 2, condition * low)
+
+
+def squared_dynamics(kernel: Tensor, outputs: Tensor, labels: Tensor) -> float:
+    """G_MSE(S) = Tr[(f - Y)^T Theta (f - Y)], the training dynamics of the squared error under the kernel."""
+    return alignment(kernel, outputs.detach().double().cpu() - labels.double().cpu())
+
+
+def kendall_tau(x: object, y: object) -> float:
+    """Kendall's tau-b between two lists of numbers: 1 for the same order, -1 for the opposite one."""
+    a, b = (np.asarray(values, dtype=np.float64) for values in (x, y))
+    if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
+        raise RowError(f"two lists of one length, of two numbers at least, were expected; found {a.shape}, {b.shape}")
+    together, with_x, with_y = 0.0, 0.0, 0.0
+    for i in range(len(a) - 1):
+        down_a, down_b = np.sign(a[i] - a[i + 1 :]), np.sign(b[i] - b[i + 1 :])
+        together += float((down_a * down_b).sum())
+        with_x += float(np.abs(down_a).sum())
+        with_y += float(np.abs(down_b).sum())
+    if with_x == 0 or with_y == 0:
+        raise NumericsError("a list whose numbers are all equal has no order to compare")
+    return together / (with_x * with_y) ** 0.5
+
+
+def _solved(theta_nn: Tensor, y_nC: Tensor) -> Tensor:
+    """Theta^-1 Y by Cholesky; where that fails, with a little on the diagonal."""
+    mean = float(theta_nn.diagonal().mean())
+    for jitter in (0.0, JITTER, 1e3 * JITTER):
+        factor_nn, fault = torch.linalg.cholesky_ex(theta_nn + jitter * mean * torch.eye(len(theta_nn)).to(theta_nn))
+        if not int(fault):
+            return torch.cholesky_solve(y_nC, factor_nn)
+    raise NumericsError(
+        "the kernel has no inverse: its smallest eigenvalue is "
+        f"{float(torch.linalg.eigvalsh(theta_nn)[0]):.3g}. It has fewer parameters than rows, or rows twice."
+    )
+
+
+def _checked(kernel: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    theta_nn, y_nC = kernel.detach().double(), labels.detach().double()
+    if theta_nn.ndim != 2 or theta_nn.shape != (len(y_nC), len(y_nC)) or y_nC.ndim != 2:
+        raise RowError(
+            f"a kernel (n, n) and labels (n, C) were expected, found {tuple(kernel.shape)} and {tuple(labels.shape)}"
+        )
+    return theta_nn, y_nC

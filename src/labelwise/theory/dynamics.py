@@ -1,0 +1,108 @@
+"""Training dynamics of a live model: G(S), the change Delta(Q|S), and how well single rows add up to it.
+
+Wang et al., "Deep active learning by leveraging training dynamics", NeurIPS 2022, section 3. Along the gradient of the
+summed loss of S, that loss falls at the rate G(S) = sum_ij d^i(X, Y)^T K^ij(X, X) d^j(X, Y) (eq. 8). The kernels are
+inner products of gradients of logits, and the d are what turns those into the gradient of the loss (eq. 6), so
+G(S) = |g_S|^2 with g_S the sum over S of the gradients of the losses, and with nothing but backward passes
+
+    Delta(Q|S) = |g_Q|^2 + 2 g_Q . g_S,    R(Q|S) = (sum_u |g_u|^2 + 2 g_Q . g_S) / Delta(Q|S)          (eq. 13, 14)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import RowError
+from labelwise.signals.forward import at_rest, count, forward
+from labelwise.signals.ghost.collect import Asked
+from labelwise.signals.ghost.fallback import rows_of
+from labelwise.signals.ghost.losses import Loss
+from labelwise.signals.gradients import Gradient, RowGradients
+from labelwise.signals.head import Output, logits_of
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The approximation ratio of eq. 14, with both sides of the fraction: the lower one may be near 0 or below."""
+
+    summed: float  # of Delta(u|S) over the rows u of Q
+    change: float  # Delta(Q|S)
+
+    @property
+    def value(self) -> float:
+        """R(Q|S); infinite where the change is 0."""
+        return self.summed / self.change if self.change else float("inf")
+
+
+class Dynamics:
+    """Training dynamics of a model at its current parameters, in eval mode; the model is left as it was found.
+
+    Inputs are what the model takes for a batch; they are read `batch` rows at a time. Labels are class numbers, or
+    numbers where `loss` is "squared" (half the squared distance).
+    """
+
+    def __init__(
+        self, model: nn.Module, *, loss: Loss = "cross-entropy", output: Output | None = None, batch: int = 256
+    ):
+        self.model = model
+        self.loss: Loss = loss
+        self.output = output
+        self.batch = batch
+        self.gradients = RowGradients(model, output)
+
+    def gradient(self, inputs: Any, labels: Tensor) -> Gradient:
+        """g_S: the sum over the rows of the gradients of their losses."""
+        return self.gradients.training(self._batches(inputs, labels), self.loss)
+
+    def of(self, inputs: Any, labels: Tensor) -> float:
+        """G(S) = |g_S|^2."""
+        g_S = self.gradient(inputs, labels)
+        return product(g_S, g_S)
+
+    def change(self, query: tuple[Any, Tensor], labelled: tuple[Any, Tensor]) -> float:
+        """Delta(Q|S) = G(S and Q) - G(S), without the cancellation of that difference."""
+        g_Q, g_S = self.gradient(*query), self.gradient(*labelled)
+        return product(g_Q, g_Q) + 2 * product(g_Q, g_S)
+
+    def changes(self, inputs: Any, labels: Tensor, along: Gradient, gamma: float = 2.0) -> Tensor:
+        """Delta(u|S) = |g_u|^2 + gamma g_u . g_S of each single row (n,), with g_S given as `along`."""
+        found = []
+        for part, labels_B in self._batches(inputs, labels):
+            answer = self.gradients.ask(part, Asked(norm=True, along=along), self.loss, labels_B)
+            assert answer.sq_norm is not None
+            assert answer.dot is not None
+            found.append(answer.sq_norm + gamma * answer.dot)
+        return torch.cat(found).cpu()
+
+    def ratio(self, query: tuple[Any, Tensor], along: Gradient) -> Ratio:
+        """R(Q|S) of eq. 14, with g_S given as `along`."""
+        g_Q = self.gradient(*query)
+        summed = float(self.changes(*query, along).sum())
+        return Ratio(summed, product(g_Q, g_Q) + 2 * product(g_Q, along))
+
+    def guesses(self, inputs: Any) -> Tensor:
+        """The pseudo-label of each row: its most probable class."""
+        found = []
+        with at_rest(self.model):
+            for start in range(0, count(inputs), self.batch):
+                part = rows_of(inputs, slice(start, start + self.batch))
+                found.append(logits_of(forward(self.model, part), self.output, count(part)).argmax(1).cpu())
+        return torch.cat(found)
+
+    def _batches(self, inputs: Any, labels: Tensor) -> Iterator[tuple[Any, Tensor]]:
+        rows = count(inputs)
+        if rows != len(labels):
+            raise RowError(f"one label for each of {rows} rows was expected, found {len(labels)}")
+        for start in range(0, rows, self.batch):
+            part = slice(start, min(start + self.batch, rows))
+            yield rows_of(inputs, part), labels[part]
+
+
+def product(a: Gradient, b: Gradient) -> float:
+    """The inner product of two gradients, in float64."""
+    return sum(float((a[name].double() * b[name].double()).sum()) for name in a)

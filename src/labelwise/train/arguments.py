@@ -1,0 +1,38 @@
+"""The checks of what TorchLearner is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, LabelError
+from labelwise.pool import Pool
+
+
+def validation(valid: Any) -> tuple[Pool, Tensor]:
+    """The rows to watch, and their labels."""
+    if not isinstance(valid, tuple) or len(valid) != 2:
+        raise ArgumentError("valid is a pair (inputs or Pool, labels).")
+    inputs, labels = valid
+    pool = inputs if isinstance(inputs, Pool) else Pool.of(inputs)
+    labels = torch.as_tensor(labels)
+    if labels.shape != (len(pool),):
+        raise LabelError(f"valid: {len(pool)} labels were expected, shape {tuple(labels.shape)} was found.")
+    return pool, labels
+
+
+def check_numbers(
+    restart: bool | str, epochs: int, batch: int, lr: float, patience: int | None, holdout: float
+) -> None:
+    """Raise ArgumentError for a number that cannot be trained with."""
+    if restart not in (True, False, "given"):
+        raise ArgumentError(f'restart is True, False or "given", not {restart!r}.')
+    for name, value in (("epochs", epochs), ("batch", batch), ("patience", patience)):
+        if value is not None and value < 1:
+            raise ArgumentError(f"{name} is at least 1, not {value}.")
+    if not lr > 0:
+        raise ArgumentError(f"lr is above 0, not {lr}.")
+    if not 0 <= holdout < 1:
+        raise ArgumentError(f"holdout is a share from 0 up to below 1, not {holdout}.")

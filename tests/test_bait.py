@@ -1,0 +1,124 @@
+"""BAIT: the same rows as inverses of explicit matrices, forward and backward, for classes and for numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+import labelwise as lw
+import references_ally as slow
+from labelwise.choose import fisher
+from labelwise.errors import ArgumentError, NeedError
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Embedding, Probs
+
+
+def problem(n: int, c: int, d: int, seed: int, sharp: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.full(c, sharp), n), rng.normal(size=(n, d))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("c", "d"), [(2, 3), (3, 2), (4, 3)])
+@pytest.mark.parametrize("consistent", [False, True])
+def test_the_same_rows_as_brute_force(seed: int, c: int, d: int, consistent: bool):
+    p, h = problem(14, c, d, seed, sharp=0.4)
+    q, g = problem(seed, c, d, seed + 100)
+    behind = {"probs": q, "embedding": g} if seed else None
+    lam = (1.0, 0.01)[seed % 2]
+    strategy = lw.strategies.Bait(lambda_=lam, consistent=consistent)
+    taken, left = slow.bait(p, h, 4, (q, g) if seed else None, lam, consistent)
+    got = lw.select(strategy, 4, probs=p, embedding=h, labelled=behind)
+    assert sorted(got.ids) == sorted(left)
+    assert list(got.ids) == [row for row in taken if row in left]  # in the order in which they were taken
+    whole = lw.select(lw.strategies.Bait(lambda_=lam, consistent=consistent, oversample=1), 8, probs=p, embedding=h)
+    assert list(whole.ids) == slow.bait(p, h, 8, None, lam, consistent, oversample=1)[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_regression_is_the_same_as_brute_force(seed: int):
+    _, h = problem(20, 2, 4, seed)
+    behind = problem(5, 2, 4, seed + 50)[1]
+    _, left = slow.bait(None, h, 5, (None, behind))
+    got = lw.select(lw.strategies.Bait(regress=True), 5, embedding=h, labelled={"embedding": behind})
+    assert sorted(got.ids) == sorted(left)
+
+
+def test_factor_is_the_information_also_where_classes_are_impossible():
+    p, h = problem(6, 4, 3, 0)
+    p[0], p[1], p[2] = [1, 0, 0, 0], [0, 0, 0, 1], [0, 0.5, 0, 0.5]
+    p[3] = [1e-300, 1 - 1e-12, 0, 1e-12]
+    rows = Rows(torch.arange(6), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
+    form = fisher.Form(4, 3, False)
+    v = form.read(rows).explicit().numpy()
+    assert v.shape == (6, 3, 12)
+    for i in range(6):
+        assert np.allclose(v[i].T @ v[i], slow.fisher_of(p[i] / p[i].sum(), h[i]), atol=1e-14)
+    y = np.random.default_rng(1).normal(size=(12, 5))
+    square = y @ y.T
+    assert np.allclose(form.read(rows).times(torch.tensor(y)).numpy(), v @ y)
+    assert np.allclose(form.read(rows).squared(torch.tensor(square)).numpy(), v @ square @ v.transpose(0, 2, 1))
+
+
+def test_bounds_hold_and_are_met():
+    gen = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(200, 4, 4, generator=gen, dtype=torch.float64) for _ in range(2))
+    scale = 10.0 ** torch.randint(-3, 4, (200, 1, 1), generator=gen)
+    p, q = scale * a @ a.transpose(1, 2), b @ b.transpose(1, 2)
+    exact = fisher.change_of_trace(p, q, -1)
+    low, high = fisher.bounds(p, q)
+    assert bool((low <= exact * (1 + 1e-9)).all())
+    assert bool((exact <= high * (1 + 1e-9)).all())
+    line = torch.rand(50, 1, 1, generator=gen, dtype=torch.float64)
+    low, high = fisher.bounds(line, line + 1)  # of rank 1 both are exact
+    assert torch.allclose(low, high)
+    assert torch.allclose(low, fisher.change_of_trace(line, line + 1, -1))
+
+
+def test_what_is_kept_up_to_date_is_what_the_definition_gives():
+    p, h = problem(30, 3, 4, 3)
+    rows = Rows(torch.arange(30), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
+    form = fisher.Form(3, 4, False)
+    parts = form.read(rows)
+    v = parts.explicit()
+    nothing = torch.zeros(12, 12, dtype=torch.float64)
+    design = fisher.Design(nothing, 1.0, torch.einsum("nrg,nrh->gh", v, v) / 30, 0.5)
+    P, Q = design.state(parts, design.middle())
+    for row, sign in ((3, -1), (8, -1), (20, -1), (8, 1), (3, 1)):
+        before, expected = design.trace(), fisher.change_of_trace(P, Q, sign)[row]
+        design.move(parts.row(row), sign).change(parts, P, Q)
+        assert abs(design.trace() - before) == pytest.approx(float(expected), rel=1e-9)
+    again = fisher.Design(0.5 * v[20].T @ v[20], 1.0, design.target_GG, 0.5)
+    for ours, anew, few in zip((P, Q), again.state(parts, again.middle()), again.state_of_few(parts)):
+        assert torch.allclose(ours, anew, atol=1e-12)
+        assert torch.allclose(ours, few, atol=1e-12)
+
+
+def test_a_worn_state_is_refreshed(monkeypatch: pytest.MonkeyPatch):
+    """Few directions, long rows, little lambda: what is left after the first picks is a small difference."""
+    p, h = problem(40, 2, 2, 5)
+    strategy = lw.strategies.Bait(lambda_=1e-4, oversample=1)
+    calls = []
+    refresh = fisher.Design.refresh
+    monkeypatch.setattr(fisher.Design, "refresh", lambda self: (calls.append(1), refresh(self))[1])
+    got = lw.select(strategy, 10, probs=p, embedding=20 * h)
+    assert len(calls) > 0  # M begins as a multiple of the unit matrix, which needs no inverse
+    assert list(got.ids) == slow.bait(p, 20 * h, 10, None, 1e-4, oversample=1)[0]
+
+
+def test_wide_embeddings_are_projected_and_many_classes_folded_and_both_said():
+    p, h = problem(60, 40, 30, 0)
+    got = lw.select(lw.strategies.Bait(widest=400), 5, probs=p, embedding=h)
+    assert got.notes["projection"] == "embeddings projected at random from 30 to 12 columns"
+    assert "31 most probable of 40" in got.notes["classes"]
+    plain = lw.select("bait", 5, probs=p[:, :4] / p[:, :4].sum(1, keepdims=True), embedding=h)
+    assert set(plain.notes) == {"trace_before", "trace_after", "taken"}
+    assert plain.notes["trace_after"] < plain.notes["trace_before"]
+
+
+def test_arguments():
+    for bad in ({"lambda_": 0}, {"oversample": 0.5}, {"widest": 0}):
+        with pytest.raises(ArgumentError, match="Bait"):
+            lw.strategies.Bait(**bad)
+    with pytest.raises(NeedError, match="Bait needs labelled probs"):
+        lw.select("bait", 1, probs=[[0.5, 0.5]], embedding=[[1.0]], labelled={"embedding": [[1.0]]})
+    assert lw.strategies.Bait(lambda_=0.5).for_regression() == lw.strategies.Bait(lambda_=0.5, regress=True)
