@@ -155,3 +155,30 @@ def test_an_interrupted_demo_leaves_no_broken_file(tmp_path: Path) -> None:
         assert lw.report.read_records(out / "records.jsonl")
     else:
         assert "nothing was written" in stdout or "stopped" in stderr
+
+
+def test_select_does_not_write_over_its_input(files: Path) -> None:
+    before = (files / "p.npy").read_bytes()
+    done = run("select", "-s", "entropy", "-k", 3, "--probs", files / "p.npy", "--out", files / "p.npy")
+    assert done.returncode == 1
+    assert "input as well" in done.stderr
+    assert (files / "p.npy").read_bytes() == before
+
+
+def test_demo_says_at_once_that_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    done = run("demo", "--out", tmp_path / "taken")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "Labelwise demo" not in done.stdout
+
+
+def test_a_stopped_demo_reports_whole_seeds_only() -> None:
+    from labelwise.bench.compare import Comparison
+    from labelwise.cli.demo import _whole_seeds
+
+    plan = Comparison(("random", "margin"), (0, 1), 10, 10, 1)
+    runs = [("random", 0, 2), ("margin", 0, 2), ("random", 1, 2), ("margin", 1, 1)]
+    records = [lw.Record("r", s, seed, n, 10 * n, {"accuracy": 0.5}) for s, seed, m in runs for n in range(m)]
+    assert {record.seed for record in _whole_seeds(plan, records)} == {0}
+    assert _whole_seeds(plan, records[:3]) == []

@@ -105,3 +105,9 @@ def test_plans_that_cannot_be_carried_out_are_refused_at_once(change, error, tex
 def test_no_test_rows_no_metrics() -> None:
     records = list(lw.rounds(X, Y, LogisticRegression(), "margin", k=5, n=1, test=None))
     assert [r.metrics for r in records] == [{}, {}]
+
+
+def test_class_names_in_an_array_of_objects_and_bools() -> None:
+    for labels in (np.array(["no", "yes"], dtype=object)[Y], Y.astype(bool)):
+        records = list(lw.rounds(X, labels, LogisticRegression(), "margin", k=5, n=1, start=10))
+        assert records[-1].metrics["accuracy"] > 0.5

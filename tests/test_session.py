@@ -230,3 +230,32 @@ def test_a_torn_last_line_is_dropped_and_the_session_goes_on(tmp_path) -> None:
     assert again.labelled.tolist() == [1, 2, 3]
     again.tell([5], [1])
     assert lw.Session.load(tmp_path, X, quick()).labelled.tolist() == [1, 2, 3, 5]
+
+
+def test_one_class_so_far_is_chosen_as_at_the_start() -> None:
+    """All rows are tied for a model of one class; the smallest ids of a sorted pool would be a poor batch."""
+    al = lw.Session(X, LogisticRegression(), "margin", classes=3, seed=1)
+    al.tell([100, 110, 119], [1, 1, 1])
+    picks = al.ask(6).ids
+    assert picks.tolist() != sorted(picks)
+    assert max(picks) > 20
+
+
+@pytest.mark.parametrize("classes", [[1, 2, 3], "abc", 2.5, 0, ["a", "a"], {"a": 1}])
+def test_classes_are_a_number_or_names(classes: object) -> None:
+    with pytest.raises(errors.LabelError, match="class"):
+        lw.Session(X, LogisticRegression(), "margin", classes=classes)
+
+
+def test_classes_may_be_a_number_of_numpy_and_labels_bools() -> None:
+    al = lw.Session(X, LogisticRegression(), "margin", classes=np.int64(2))
+    al.tell([0, 1], np.array([True, False]))
+    assert al.ledger.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("labels", [{0: 2, 1: 2}, {2, 1}, 0, None, "ab"])
+def test_labels_without_an_order_are_refused(labels: object) -> None:
+    al = lw.Session(X, LogisticRegression(), "margin", classes=3)
+    with pytest.raises(errors.LabelError):
+        al.tell([0, 1], labels)
+    assert len(al.labelled) == 0

@@ -160,9 +160,9 @@ def _known_classes(pool: Pool, oracle: Any) -> int | tuple[str, ...] | None:
         labels = pool.labels
         return None if labels is None or labels.is_floating_point() else int(labels.max()) + 1
     values = np.asarray(oracle)
-    if values.dtype.kind in "US":
+    if values.dtype.kind in "US" or (values.dtype == object and all(isinstance(value, str) for value in values)):
         return tuple(sorted({str(value) for value in values}))
-    return int(values.max()) + 1 if values.dtype.kind in "iu" and values.size else None
+    return int(values.max()) + 1 if values.dtype.kind in "iub" and values.size else None
 
 
 def _check_plan(first: int, k: int, n: int, rows: int) -> None:

@@ -143,7 +143,9 @@ class Session:
         check_budget(k, len(free))
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         done = self.ledger.labelled
-        strategy = self.recipe.strategy if len(done) else self.recipe.start
+        # A model that has seen one class says the same of every row: choose as at the start.
+        cold = not len(done) or (self.task == "classify" and len(self.ledger.labels.unique()) == 1)
+        strategy = self.recipe.start if cold else self.recipe.strategy
         if strategy.needs.history:
             strategy = strategy.with_history(self._history())
         key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")

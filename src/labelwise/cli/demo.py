@@ -23,11 +23,14 @@ PROTOCOL = {
     "Data": "handwritten digits of scikit-learn, 8 x 8 pixels, 10 classes: 1,438 rows to choose from, 359 test rows",
     "Model": "multi-layer perceptron 64-128-64-10, trained anew in each round (Adam, early stopping)",
 }
+POOL = 1438  # rows of the digits to choose from
 BARS = " ▁▂▃▄▅▆▇█"
 
 
 def demo(
-    out: Path = typer.Option(Path("labelwise-demo"), help="Folder for the page, the picture and the records."),
+    out: Path = typer.Option(
+        Path("labelwise-demo"), help="Folder for the page, the picture and the records; a full run replaces them."
+    ),
     seeds: int = typer.Option(5, min=1, help="Runs of each recipe, each from its own first labels."),
     recipes: str = typer.Option(RECIPES, help="What to compare, by name, with commas; random is always among them."),
     k: int = typer.Option(10, "-k", min=1, help="Labels of each round."),
@@ -38,9 +41,15 @@ def demo(
     from rich.live import Live
 
     from labelwise.bench.compare import Comparison
+    from labelwise.errors import ArgumentError
 
     names = ["random", *(one.strip() for one in recipes.split(",") if one.strip() not in ("", "random"))]
     plan = Comparison(tuple(dict.fromkeys(names)), tuple(range(seeds)), start=10, k=k, n=rounds)
+    _check_place(out)
+    if plan.start + plan.n * plan.k > POOL:
+        raise ArgumentError(
+            f"{plan.start} first labels and {plan.n} rounds of {plan.k} are more than the {POOL} rows to choose from"
+        )
     console = Console()
     console.print(
         f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {seeds} seeds each, "
@@ -56,6 +65,30 @@ def demo(
         except KeyboardInterrupt:
             stopped = True
     _finish(plan, records, out, console, stopped)
+
+
+def _check_place(out: Path) -> None:
+    """Raise now, and not after the runs, when nothing can be written to the folder."""
+    from labelwise.errors import StoreError
+
+    try:
+        made = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".labelwise-probe"
+        probe.touch()
+        probe.unlink()
+        if made:
+            out.rmdir()
+    except OSError as error:
+        raise StoreError(f"--out {out}: results cannot be written there ({error}); name another folder") from error
+
+
+def _whole_seeds(plan: Comparison, records: list[Record]) -> list[Record]:
+    """The records of the seeds that every recipe ran to the end."""
+    count: dict[int, int] = {}
+    for record in records:
+        count[record.seed] = count.get(record.seed, 0) + 1
+    return [record for record in records if count[record.seed] == len(plan.recipes) * (plan.n + 1)]
 
 
 def _records(plan: Comparison) -> Iterator[Record]:
@@ -115,14 +148,16 @@ def _finish(plan: Comparison, records: list[Record], out: Path, console: Console
     """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
     from labelwise.report import csv_text, learning_curves, markdown, png, summarise, write, write_page
     from labelwise.report.atomic import write_pieces, write_text
-    from labelwise.report.curves import finished
 
     if stopped:
-        records = finished(records)
+        records = _whole_seeds(plan, records)
         if not records:
             console.print("[yellow]Stopped before the first seed was done for every recipe; nothing was written.[/]")
             raise typer.Exit(130)
-        console.print(f"[yellow]Stopped.[/] Reporting the {len({r.seed for r in records})} seeds that were finished.")
+        if (out / "records.jsonl").exists():
+            console.print(f"[yellow]Stopped.[/] {out} holds the results of an earlier run; they were kept as they are.")
+            raise typer.Exit(130)
+        console.print(f"[yellow]Stopped.[/] Seeds that every recipe finished: {len({r.seed for r in records})}.")
     command = "labelwise " + shlex.join(sys.argv[1:])
     table = summarise(records)
     console.print(_table(table))

@@ -31,6 +31,11 @@ def read_array(name: str, spec: str) -> np.ndarray:
     )
 
 
+def file_of(spec: str) -> Path:
+    """The file that `spec` names an array of."""
+    return _split(spec)[0]
+
+
 def _split(spec: str) -> tuple[Path, str | None]:
     """FILE:NAME, unless a file of the whole name is there (a Windows drive, a colon in a name)."""
     if Path(spec).exists() or ":" not in spec:

@@ -43,7 +43,7 @@ def select(
 
     [bold]labelwise select --strategy badge -k 100 --probs p.npy --embedding h.npy --out picks.csv[/]
     """
-    from labelwise.cli.files import read_array
+    from labelwise.cli.files import file_of, read_array
     from labelwise.errors import ArgumentError
 
     if out is not None and out.suffix not in (".csv", ".json", ".npy"):
@@ -52,6 +52,9 @@ def select(
     files |= {"log_probs": log_probs, "grad_sqnorm": grad_sqnorm, "grad_dot": grad_dot, "duals": duals}
     files |= {"basis": basis}
     behind = {"probs": labelled_probs, "embedding": labelled_embedding, "duals": labelled_duals, "y": labelled_y}
+    for file in (*files.values(), *behind.values()):
+        if out is not None and file and out.exists() and file_of(file).exists() and out.samefile(file_of(file)):
+            raise ArgumentError(f"--out {out}: this file is an input as well; choose another name")
     arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
 

@@ -15,11 +15,21 @@ def classes_of(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[s
     """How many classes there are, or their names; from the pool where nothing was said."""
     if classes is None:
         return pool.classes
-    if isinstance(classes, int):
+    if isinstance(classes, int | np.integer) and not isinstance(classes, bool):
         if classes < 1:
             raise LabelError(f"classes must be at least 1, found {classes}")
-        return classes
-    names = tuple(str(name) for name in classes)
+        return int(classes)
+    if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
+        raise LabelError(f"classes must be how many there are, or a list of their names; found {classes!r}")
+    names = tuple(classes)
+    for name in names:
+        # A list of numbers could mean the labels themselves or their names: it is not guessed at.
+        if not isinstance(name, str):
+            raise LabelError(
+                f"the names of the classes must be texts, found {name!r}; where labels are numbers 0, 1, 2 ... pass "
+                "how many classes there are, otherwise turn names and labels into texts"
+            )
+    names = tuple(str(name) for name in names)
     if len(set(names)) != len(names):
         raise LabelError(f"the names of the classes must differ, found {', '.join(names)}")
     return names

@@ -68,7 +68,7 @@ def class_numbers(labels: Any, classes: Sequence[str] | int | None) -> list[int]
                 raise LabelError(f"label {label!r} (entry {position}) is none of the classes {', '.join(names)}")
             numbers.append(names.index(label))
             continue
-        if isinstance(label, bool) or not isinstance(label, int | float) or not float(label).is_integer():
+        if not isinstance(label, int | float) or not float(label).is_integer():
             raise LabelError(f"label {label!r} (entry {position}) is not a class number or a class name")
         if label < 0 or (count is not None and label >= count):
             there = f"0..{count - 1}" if count is not None else "0, 1, 2 ..."
@@ -90,7 +90,11 @@ def numbers(labels: Any) -> list[float]:
 def _listed(values: Any) -> list[Any]:
     """Python values of an array, a tensor or a sequence."""
     if isinstance(values, Tensor):
-        return list(values.detach().cpu().tolist())
+        return list(values.detach().cpu().reshape(-1).tolist())
     if isinstance(values, np.ndarray):
-        return list(values.tolist())
+        return list(np.atleast_1d(values).tolist())
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | range):
+        raise LabelError(
+            f"labels must be a list or an array, one label for each row in the order of the ids; found {values!r}"[:300]
+        )
     return [value.item() if isinstance(value, np.generic | torch.Tensor) else value for value in values]
