@@ -1,6 +1,6 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Both prepare .venv first; `make setup` does only that.
 
-# The newest of these that is there; any Python from 3.11 works: make demo PYTHON=python3.12
+# The first of these that is there; any Python from 3.11 works: make demo PYTHON=python3.12
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 # On a machine without a GPU whose package index offers no CPU build of torch, name an index that does:
 #     make demo TORCH_INDEX=<address of PyTorch's CPU wheels>
@@ -39,7 +39,7 @@ demo: $(STAMP)
 
 test: $(STAMP) lint types
 	$(BIN)/python scripts/check_environment.py
-	$(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
