@@ -184,6 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         "| network | batch | way | forward passes | one forward, ms | extra MB, 1 batch | 4 batches | differs by |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    print("\n".join(lines), flush=True)
     for name in names:
         reference: dict[str, Any] = {}
         for way in asked.ways.split(","):
@@ -191,11 +192,10 @@ def main(arguments: list[str] | None = None) -> int:
             python = str(asked.backpack.absolute() / "bin" / "python") if peer else sys.executable
             found = in_process(way, name, batch, asked.turns, python)
             lines.append(line(name, batch, way, found, reference))
+            print(lines[-1], flush=True)
             reference = reference or found
-    text = "\n".join(lines)
-    print(text)
     if asked.out is not None:
-        asked.out.write_text(text + "\n")
+        asked.out.write_text("\n".join(lines) + "\n")
     return 0
 
 

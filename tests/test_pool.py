@@ -1,8 +1,11 @@
 """The pool: rows by global id, from arrays, tensors and texts."""
 
+import time
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given, settings
 
@@ -62,6 +65,55 @@ def test_fingerprint_sees_content_ids_kind_and_features():
     assert Pool.of(torch.from_numpy(x)).fingerprint() == prints[0]
     # The same in every process and with every version of the libraries.
     assert Pool.of(np.arange(12.0).reshape(4, 3)).fingerprint() == "68130974cc59a31a"
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, lambda x: [str(row) for row in x.tolist()]])
+def test_fingerprint_sees_every_row(make):
+    x = np.random.default_rng(0).normal(size=(1000, 3))
+    first = Pool.of(make(x)).fingerprint()
+    swapped = x.copy()
+    swapped[[501, 502]] = x[[502, 501]]
+    assert Pool.of(make(swapped)).fingerprint() != first
+    for row in (1, 333, 998):
+        changed = x.copy()
+        changed[row, 1] *= -1
+        assert Pool.of(make(changed)).fingerprint() != first
+    order = np.random.default_rng(1).permutation(1000)
+    content = make(x[order])
+    assert Pool.of(content, ids=order).fingerprint() == first
+    assert Pool.of(content, ids=order).subset(np.arange(1000)).fingerprint() == first
+
+
+def test_fingerprint_sees_every_row_of_features():
+    x = np.random.default_rng(0).normal(size=(1000, 3))
+    texts, changed = ["same"] * 1000, x.copy()
+    changed[501, 2] += 1e-12
+    first = Pool.of(texts, features=x).fingerprint()
+    assert Pool.of(texts, features=changed).fingerprint() != first
+    assert len(Pool.of(texts, features=torch.ones(1000, 2, dtype=torch.bfloat16)).fingerprint()) == 16
+
+
+def test_fingerprint_of_a_large_mapped_file_reads_some_rows(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(10_000, 2)))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    monkeypatch.setattr("labelwise.pool.arrays.LARGE", 1000)
+    read = []
+    for array in (mapped, mapped[:], np.array(mapped)):
+        pool = Pool.of(array)
+        sample = pool._source.sample
+        pool._source.sample = lambda at, sample=sample: (read.append(at), sample(at))[1]
+        pool.fingerprint()
+        positions = np.concatenate(read)
+        read.clear()
+        assert len(positions) == (10_000 if array.base is None else 4096)
+        assert (positions[0], positions[-1]) == (0, 9999)
+
+
+def test_fingerprint_takes_little_time():
+    pool = Pool.of(np.ones((50_000, 512), dtype=np.float32))
+    start = time.perf_counter()
+    pool.fingerprint()
+    assert time.perf_counter() - start < 3  # 0.20 to 0.24 s when measured; a busy machine may take longer
 
 
 def test_mapped_array_stays_mapped_and_read_only_gives_no_warning(tmp_path):
@@ -168,6 +220,10 @@ def test_bad_labels(labels, classes, text):
         (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9, 4]), "id 4 is there 2 times"),
         (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9]), "one for each of the 3 rows was expected, 2"),
         (lambda: Pool.of(np.zeros((3, 1)), ids=[0.0, 1.0, 2.0]), "whole numbers"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=["a", "b"]), r"ids are whole numbers in one row, not \['a', 'b'\]"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=[1, None]), "ids are whole numbers"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=[[1], [2, 3]]), "ids are whole numbers"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=[1, 2**70]), "ids are whole numbers"),
         (lambda: Pool.of(np.zeros((3, 1)), labels=[1, 2]), "one for each of the 3 rows"),
         (lambda: Pool.of(np.zeros((3, 1)), features=np.zeros((2, 4))), r"shape \(3, D\) was expected, \(2, 4\)"),
         (lambda: Pool.of(np.zeros((3, 1))).inputs([0, 7, 3]), "2 ids are not in the pool of 3 rows: 3, 7"),
@@ -196,6 +252,8 @@ def test_rows_that_do_not_fit(make, text):
         ("folder", r"Pool\.images"),
         (7, "not of int"),
         (torch.eye(2).to_sparse(), "to_dense"),
+        (scipy.sparse.csr_matrix(np.eye(2)), r"toarray\(\).*features="),
+        (scipy.sparse.coo_array(np.eye(2)), r"toarray\(\).*features="),
     ],
 )
 def test_what_is_not_a_pool(source, text):

@@ -97,6 +97,16 @@ def test_fingerprint_sees_names_not_the_place_of_the_folder(tmp_path):
     assert Pool.images(tmp_path / "two").fingerprint() != first
 
 
+def test_fingerprint_sees_the_size_of_every_file(tmp_path):
+    for number in range(40):
+        save(tmp_path / f"{number:02}.png")
+    first = Pool.images(tmp_path).fingerprint()
+    assert Pool.images(tmp_path).fingerprint() == first
+    with (tmp_path / "17.png").open("ab") as file:
+        file.write(b"more")
+    assert Pool.images(tmp_path).fingerprint() != first
+
+
 def test_a_link_in_a_circle_ends(tmp_path):
     save(tmp_path / "a" / "1.png")
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a", target_is_directory=True)
@@ -117,5 +127,8 @@ def test_mistakes(tmp_path):
         Pool.images(tmp_path, on_error="ignore")
     with pytest.raises(ArgumentError, match="at least 1"):
         Pool.images(tmp_path, size=0)
+    for size in (1.5, (4, 1.5), (4, 4, 4), None):
+        with pytest.raises(ArgumentError, match="size is a number of pixels"):
+            Pool.images(tmp_path, size=size)
     with pytest.raises(ArgumentError, match='"auto"'):
         Pool.images(tmp_path, labels="yes")

@@ -95,6 +95,10 @@ def test_line_numbers_count_the_lines_of_quoted_fields(tmp_path):
         ("a,y\n1,0\n", {"text": "body"}, "no column 'body'; its columns are a, y"),
         ("a,y\n1,0\n", {"label": "z"}, "no column 'z'"),
         ("a,a\n1,0\n", {"columns": ["a"]}, "2 columns are called 'a'"),
+        ("a,b,a\n1,0,2\n", {}, "2 columns are called 'a'"),
+        ("a,b,a\n1,0,2\n", {"columns": ["b"]}, "2 columns are called 'a'"),
+        ("1,2\n3,4\n", {}, "first line must hold the column names, numbers were found: '1,2'"),
+        ("1,2\n3,4\n", {"label": "y"}, "first line must hold the column names"),
         ("y\n1\n", {"label": "y"}, "no column is left"),
         ("a,y\n1,0\n2,x\n", {"label": "y"}, "mixes numbers and names: '0' in t.csv line 2, 'x' in t.csv line 3"),
         ("a,y\n1,0\n2,x\n", {"label": "y", "label_type": "number"}, "line 3: column 'y' holds 'x'"),
@@ -104,6 +108,12 @@ def test_line_numbers_count_the_lines_of_quoted_fields(tmp_path):
 def test_csv_files_that_make_no_pool(tmp_path, text, options, found):
     with pytest.raises(SourceError, match=found):
         Pool.table(csv(tmp_path, text), **options)
+
+
+def test_columns_with_numbers_for_names_are_read_when_named(tmp_path):
+    path = csv(tmp_path, "0,1,2\n3,4,5\n")
+    assert Pool.table(path, columns=["0", "2"]).inputs([0]).tolist() == [[3, 5]]
+    assert Pool.table(path, label="2").inputs([0]).tolist() == [[3, 4]]
 
 
 def test_label_types(tmp_path):

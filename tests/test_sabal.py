@@ -63,7 +63,7 @@ SETTINGS = [(1e-2, 1e-1, 1.0), (3e3, 1e-1, 1.0), (1e2, 1e-4, 1.0), (1.0, 1e-6, 0
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize(("alpha", "beta", "tau"), SETTINGS)
 def test_greedy_is_algorithm_1(form: str, alpha: float, beta: float, tau: float):
-    for seed in range(12):
+    for seed in range(9):
         inputs, b = INPUTS[form](seed), (5, 17, 40)[seed % 3]
         second = seed % 4 == 3
         got = lw.select(Sabal("greedy", alpha, beta, tau, second_order=second), b, **inputs)
@@ -80,7 +80,7 @@ def test_greedy_is_algorithm_1(form: str, alpha: float, beta: float, tau: float)
 @pytest.mark.parametrize("rule", ["exact", "paper"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1e-8, 1e-6), (1e-2, 1e-1), (1e2, 1e-3), (3e3, 1e-1)])
 def test_iht_is_algorithm_2(form: str, rule: str, alpha: float, beta: float):
-    for seed in range(12):
+    for seed in range(9):
         inputs, b = INPUTS[form](seed), (5, 17, 40)[seed % 3]
         # Loose problems amplify rounding from one iteration to the next, so they get few.
         iterations = 4 if beta < 1e-2 else 50
@@ -109,7 +109,7 @@ def test_single_precision_is_near(name: str, form: str):
 
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize("beta", [1e-1, 1e-4])
-@pytest.mark.parametrize("steps", [1, 3, 64])
+@pytest.mark.parametrize("steps", [3, 64])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_length_of_the_list_does_not_matter(
     form: str, beta: float, steps: int, dtype: type, monkeypatch: pytest.MonkeyPatch
@@ -119,7 +119,7 @@ def test_length_of_the_list_does_not_matter(
     expected = lw.select(strategy, 80, **inputs)
     monkeypatch.setattr(sparse_greedy, "FIRST_STEPS", steps)
     monkeypatch.setattr(sparse_greedy, "MOST_STEPS", steps)
-    for length in (1, 7, 40):
+    for length in (1, 25):
         monkeypatch.setattr(sparse_greedy, "SHORTEST", length)
         monkeypatch.setattr(sparse_greedy, "LONGEST", length)
         got = lw.select(strategy, 80, **inputs)

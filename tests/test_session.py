@@ -226,7 +226,8 @@ def test_a_torn_last_line_is_dropped_and_the_session_goes_on(tmp_path) -> None:
     al.tell([4], [0])
     path = tmp_path / "answers.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
-    again = lw.Session.load(tmp_path, X, quick())
+    with pytest.warns(UserWarning, match="its last"):
+        again = lw.Session.load(tmp_path, X, quick())
     assert again.labelled.tolist() == [1, 2, 3]
     again.tell([5], [1])
     assert lw.Session.load(tmp_path, X, quick()).labelled.tolist() == [1, 2, 3, 5]

@@ -16,44 +16,68 @@ import torch
 from labelwise import strategies
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.pool import Ledger
+from labelwise.pool.disk import sync_folder
 from labelwise.recipes import Recipe
 from labelwise.report.atomic import write_pieces
 from labelwise.train import Fit, Learner, Objective, PrimalDual
 
 VERSION = 1
+ANSWERS = "answers.jsonl"
+_FIELDS = ("recipe", "seed", "classes", "batch", "rows", "pool")
 
 
 def create(folder: Path, settings: dict[str, Any]) -> Ledger:
     """A new session in `folder`, which must not hold one."""
-    if (folder / "session.json").exists() or (folder / "answers.jsonl").exists():
-        raise StoreError(
-            f"{folder} already holds a session; go on with Session.load({str(folder)!r}, pool, learner) or choose "
-            "another folder. Nothing was changed."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"version": VERSION, **settings}, indent=2) + "\n"
-    write_pieces(folder / "session.json", [text.encode()])
-    return Ledger(folder / "answers.jsonl")
+    try:
+        if _is_used(folder):
+            raise StoreError(
+                f"{folder} already holds a session; go on with Session.load({str(folder)!r}, pool, learner) or choose "
+                "another folder. Nothing was changed."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        # The ledger is there from the start, so that one that is missing later is known to be lost.
+        (folder / ANSWERS).touch()
+        write_pieces(folder / "session.json", [text.encode()])
+        sync_folder(folder)
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: a session cannot be kept there ({error}); a folder that can be written to was expected, or a "
+            "name for a new one. Choose another folder"
+        ) from error
+    return Ledger(folder / ANSWERS)
 
 
 def settings(folder: Path) -> dict[str, Any]:
     """What `create` wrote."""
     path = folder / "session.json"
-    if not path.exists():
-        raise StoreError(f"{folder} holds no session: there is no {path.name}. Start one with Session(..., folder=...)")
     try:
         found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(
+            f"{folder} holds no session: there is no {path.name}. Start one with Session(..., folder=...)"
+        ) from None
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("version") != VERSION:
         version = found.get("version") if isinstance(found, dict) else None
         raise StoreError(f"{path} has version {version!r}; this Labelwise reads version {VERSION}")
+    _check_fields(path, "", found, _FIELDS)
+    _check_fields(path, "recipe.", found["recipe"], ("name", "strategy", "start"))
+    for name in ("strategy", "start"):
+        _check_fields(path, f"recipe.{name}.", found["recipe"][name], ("class",))
     return found
 
 
 def ledger(folder: Path) -> Ledger:
     """The answers of the session in `folder`."""
-    return Ledger(folder / "answers.jsonl")
+    path = folder / ANSWERS
+    if not path.exists():
+        raise StoreError(
+            f"{folder}: {ANSWERS} is missing; restore it from a copy. Only if no answer was ever given, make an empty "
+            "file of that name"
+        )
+    return Ledger(path)
 
 
 def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
@@ -79,10 +103,29 @@ def check(folder: Path, stored: dict[str, Any], now: dict[str, Any]) -> None:
         if now.get(name) != expected and json.loads(json.dumps(now.get(name))) != expected:
             what = {"pool": "the content of the pool", "rows": "the number of rows"}.get(name, name)
             raise StoreError(
-                f"the session in {folder} was made with {what} {expected!r}, found {now.get(name)!r}; pass the same "
-                "pool, in the same form, as when it was started"
+                f"the session in {folder} was made with {what} {expected!r}, found {now.get(name)!r}; {_remedy(name)}"
             )
     raise StoreError(f"the session in {folder} has other settings than this one: {stored}, found {now}")
+
+
+def _remedy(name: str) -> str:
+    if name in ("pool", "rows"):
+        return "pass the same pool, in the same form, as when it was started"
+    if name == "recipe":
+        return "leave recipe= out to go on with the stored one, or start a new session in another folder"
+    return f"go on with the same {name}, or start a new session in another folder"
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether there is a session; an empty ledger alone is one whose making was broken off."""
+    answers = folder / ANSWERS
+    return (folder / "session.json").exists() or (answers.exists() and answers.stat().st_size > 0)
+
+
+def _check_fields(path: Path, inside: str, found: Any, fields: tuple[str, ...]) -> None:
+    for name in fields:
+        if not isinstance(found, dict) or name not in found:
+            raise StoreError(f"{path}: the field {inside + name!r} is missing; restore the file from a copy")
 
 
 def save_fit(folder: Path, fit: tuple[int, Fit]) -> None:

@@ -11,6 +11,8 @@ from torch import Tensor
 from labelwise.errors import ArgumentError
 from labelwise.pool.source import content
 
+LARGE = 2**30  # bytes from which on a file is not read as a whole for the fingerprint
+
 
 class ArraySource:
     """Rows are the first axis of a numpy array. Only the rows asked for are copied, so a mapped file stays mapped."""
@@ -25,6 +27,7 @@ class ArraySource:
             raise ArgumentError(f"torch has no {array.dtype}; convert it with array.astype('float64').")
         self.array = array
         self.names = names
+        self.whole = array.nbytes <= LARGE or not _is_mapped(array)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -45,6 +48,7 @@ class TensorSource:
     """Rows are the first axis of a torch tensor; they stay on its device."""
 
     kind = "array"  # as ArraySource: the same numbers in a tensor are the same pool
+    whole = True
 
     def __init__(self, tensor: Tensor):
         _check(tensor.ndim, tuple(tensor.shape), "tensor")
@@ -62,15 +66,14 @@ class TensorSource:
         return None
 
     def sample(self, positions: np.ndarray) -> bytes:
-        rows = self.inputs(positions).cpu()
-        # numpy has no bfloat16; its bytes in float32 are as telling.
-        return content((rows.float() if rows.dtype == torch.bfloat16 else rows).numpy())
+        return content(as_array(self.inputs(positions)))
 
 
 class TextSource:
     """Rows are texts; a batch of inputs is a list of them."""
 
     kind = "texts"
+    whole = True
 
     def __init__(self, texts: Sequence[str]):
         for position, text in enumerate(texts):
@@ -93,6 +96,20 @@ class TextSource:
 
     def sample(self, positions: np.ndarray) -> bytes:
         return content(self.inputs(positions))
+
+
+def as_array(rows: Tensor) -> np.ndarray:
+    """A tensor on any device as a numpy array."""
+    # numpy has no bfloat16; its bytes in float32 are as telling.
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy()
+
+
+def _is_mapped(array: np.ndarray) -> bool:
+    """Whether the array, or one it is a view of, is a mapped file."""
+    inside: object = array
+    while isinstance(inside, np.ndarray) and not isinstance(inside, np.memmap):
+        inside = inside.base
+    return isinstance(inside, np.memmap)
 
 
 def _check(ndim: int, shape: Sequence[int], what: str) -> None:

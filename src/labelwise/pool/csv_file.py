@@ -6,6 +6,7 @@ import csv
 import gzip
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -25,6 +26,7 @@ def read_csv(path: Path, wanted: Wanted, faults: Faults) -> Part:
         raise SourceError(f"{path}: line 1, the names of the columns, cannot be read: {fault}.")
     if not header:
         raise SourceError(f"{path}: the file is empty; a first line that names the columns was expected.")
+    _check_header(path, header, wanted)
     reader = _Fields(path, header, wanted)
     rows, kept, places = 0, [], []
     for line, fields, fault in lines:
@@ -38,6 +40,19 @@ def read_csv(path: Path, wanted: Wanted, faults: Faults) -> Part:
     return reader.part(rows, np.array(kept, np.int64), places)
 
 
+def _check_header(path: Path, header: list[str], wanted: Wanted) -> None:
+    for name, count in Counter(header).items():
+        if count > 1:
+            raise SourceError(f"{path}: {count} columns are called {name!r}; give each its own name.")
+    # Who names a column of the file knows that its first line holds names, be they numbers.
+    named = bool(wanted.names()) and set(wanted.names()) <= set(header)
+    if not named and all(number(name) is not None for name in header):
+        raise SourceError(
+            f"{path}: the first line must hold the column names, numbers were found: {','.join(header)!r:.60}. Add "
+            "such a line; if these are the names, list those of the row in columns=."
+        )
+
+
 class _Fields:
     """Takes one line after the other and keeps what is wanted of it."""
 
@@ -47,8 +62,6 @@ class _Fields:
         for name in wanted.names():
             if name not in place:
                 raise SourceError(f"{path}: there is no column {name!r}; its columns are {', '.join(header)}.")
-            if header.count(name) > 1:
-                raise SourceError(f"{path}: {header.count(name)} columns are called {name!r}; give each its own name.")
         self.text = None if wanted.text is None else place[wanted.text]
         self.label = None if wanted.label is None else place[wanted.label]
         self.id = None if wanted.id is None else place[wanted.id]

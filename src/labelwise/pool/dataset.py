@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
 from labelwise.errors import ArgumentError, LabelError, SourceError
+from labelwise.pool.arrays import as_array
 from labelwise.pool.source import content
 
 # The names under which dict items and datasets keep their answers.
@@ -34,6 +35,7 @@ class DatasetSource:
                 "__len__. Read an IterableDataset into a list of items first."
             )
         self.dataset = dataset
+        self.whole = isinstance(dataset, TensorDataset)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -57,7 +59,7 @@ class DatasetSource:
 
     def sample(self, positions: np.ndarray) -> bytes:
         if isinstance(self.dataset, TensorDataset):
-            return content(self.inputs(positions).cpu().numpy())
+            return content(as_array(self.inputs(positions)))
         return type(self.dataset).__qualname__.encode()
 
     def labels(self) -> Any:

@@ -13,7 +13,12 @@ from labelwise.errors import RowError
 
 def as_ids(ids: Any) -> Tensor:
     """Ids as an int64 tensor (n,) on the CPU."""
-    tensor = torch.as_tensor(np.asarray(ids) if isinstance(ids, list | tuple | range) else ids)
+    try:
+        tensor = torch.as_tensor(np.asarray(ids) if isinstance(ids, list | tuple | range) else ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RowError(
+            f"ids are whole numbers in one row, not {ids!r:.60}. Number the rows, and keep their names elsewhere."
+        ) from error
     if tensor.numel() == 0 and tensor.ndim == 1:
         return tensor.to("cpu", torch.int64)
     if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:

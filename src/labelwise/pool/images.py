@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class ImageSource:
     """Encoded images: paths of files, or their bytes. Each read decodes, so that a pool larger than memory works."""
 
     kind = "images"
+    whole = True
 
     def __init__(self, images: Sequence[Path | bytes], names: Sequence[str], size: Size):
         self.images = images
@@ -60,8 +62,9 @@ class ImageSource:
         return self.names[position]
 
     def sample(self, positions: np.ndarray) -> bytes:
-        # Names and encoded sizes, not pixels: decoders may differ in the last bit from version to version.
-        parts = [(self.names[p], _length(self.images[p])) for p in positions.tolist()]
+        # Names and encoded images (of files: their sizes), not pixels: decoders may differ in the last bit from
+        # version to version.
+        parts = [(self.names[p], _mark(self.images[p])) for p in positions.tolist()]
         return repr((self.height, self.width, parts)).encode("utf-8", "backslashreplace")
 
 
@@ -182,13 +185,16 @@ def _class_names(root: Path, names: list[str], labels: str) -> list[str] | None:
     return [name.split("/", 1)[0] for name in names]
 
 
-def _length(image: Path | bytes) -> int:
-    return len(image) if isinstance(image, bytes) else image.stat().st_size
+def _mark(image: Path | bytes) -> int | str:
+    """What is cheap to know of an encoded image: the hash of one in memory, the size of a file."""
+    if isinstance(image, bytes):
+        return hashlib.blake2b(image, digest_size=8).hexdigest()
+    return image.stat().st_size
 
 
 def checked_size(size: Size) -> tuple[int, int]:
     """(height, width) of a size that can be used."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
+    pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ArgumentError(f"size is a number of pixels or a pair (height, width), each at least 1, not {size!r}.")
     return pair[0], pair[1]

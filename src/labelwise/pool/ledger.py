@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import LabelError, LabelwiseError, RowError, StoreError
+from labelwise.pool.disk import opened, read_all, sync_folder, write_all
 
 _FIELDS = {"round", "ids", "labels", "weights", "strategy", "notes"}
 
@@ -58,9 +60,10 @@ class Entry:
 class Ledger:
     """Entries, in memory or in a file of JSON lines.
 
-    With a path, `append` returns only when the entry is on disk. A process killed in the middle of a write leaves a
-    last line without its end: that line was never acknowledged, is left out on opening and is overwritten by the next
-    append. Anything else that is broken is a StoreError which names the file and line.
+    With a path, `append` returns only when the entry is on disk. Of two processes that append to one file the later
+    gets a StoreError and has to open it again; no entry is lost. A process killed in the middle of a write leaves part
+    of a line: it was never acknowledged, is left out on opening with a warning, and is overwritten by the next append.
+    Anything else that is broken is a StoreError which names the file and line.
 
     >>> ledger = Ledger()
     >>> entry = ledger.add(0, ids=[4, 2], labels=[1, 0])
@@ -73,7 +76,8 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self._entries: list[Entry] = []
         self._end = 0  # bytes of the file that hold whole entries
-        self._size = 0  # bytes of the file when it was last seen
+        self._open = False  # whether the last of them lacks its line end
+        self._torn = b""  # what follows them: an entry cut off while being written
         if self.path is not None and self.path.exists():
             self._load(self.path)
 
@@ -153,9 +157,11 @@ class Ledger:
         return answers
 
     def _load(self, path: Path) -> None:
-        data = path.read_bytes()
-        self._size = len(data)
-        # What follows the last line end was cut off while being written.
+        try:
+            with opened(path, os.O_RDONLY) as handle:
+                data = read_all(handle)
+        except OSError as error:
+            raise StoreError(f"{path}: a ledger that can be read was expected ({error}); see to its rights.") from error
         self._end = data.rfind(b"\n") + 1
         for number, line in enumerate(data[: self._end].split(b"\n")[:-1], start=1):
             try:
@@ -165,46 +171,62 @@ class Ledger:
                     f"{path} line {number}: not an entry of a ledger ({error}). The line was changed or damaged after "
                     "it was written; restore the file from a copy, or remove that line to lose its answers alone."
                 ) from error
+        self._take_rest(path, data[self._end :])
+
+    def _take_rest(self, path: Path, rest: bytes) -> None:
+        """What follows the last line end: an entry that lacks nothing else counts, anything less is left out."""
+        if not rest:
+            return
+        try:
+            self._entries.append(Entry.from_json(rest.decode()))
+        except (LabelwiseError, TypeError, ValueError):
+            self._torn = rest
+            warnings.warn(
+                f"{path}: its last {len(rest)} bytes are an entry that was cut off while being written; it is left "
+                "out and the next entry overwrites it. Give its answers again, or restore the file from a copy.",
+                UserWarning,
+                stacklevel=4,
+            )
+        else:
+            self._end += len(rest)
+            self._open = True
 
     def _write(self, path: Path, line: bytes) -> None:
-        new = not path.exists()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        line = b"\n" + line if self._open else line
         try:
-            if os.fstat(handle).st_size != self._size:
-                raise StoreError(
-                    f"{path} has {os.fstat(handle).st_size} bytes, {self._size} were expected: another process writes "
-                    "to it. Let one process own a ledger; open it again to see what the other wrote."
-                )
-            try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A file that held entries and is gone is not made anew: its answers would be lost without a word.
+            with opened(path, os.O_RDWR | (0 if self._end else os.O_CREAT)) as handle:
+                self._check_unchanged(path, handle)
+                self._put(path, handle, line)
+        except OSError as error:
+            raise StoreError(f"{path}: the entry could not be written ({error}); it was not added.") from error
+        self._end += len(line)
+        self._open = False
+
+    def _check_unchanged(self, path: Path, handle: int) -> None:
+        """Raise where the file is not as this ledger left it; call it with the lock held."""
+        found, expected = os.fstat(handle).st_size, self._end + len(self._torn)
+        if found != expected or os.pread(handle, len(self._torn), self._end) != self._torn:
+            raise StoreError(
+                f"{path} has {found} bytes, {expected} were expected: another process writes to it. The entry was not "
+                "added. Let one process own a ledger; open it again to see what the other wrote."
+            )
+
+    def _put(self, path: Path, handle: int, line: bytes) -> None:
+        """Write and sync the line, or leave the file with its whole entries alone."""
+        try:
+            os.ftruncate(handle, self._end)
+            self._torn = b""
+            write_all(handle, line, self._end)
+            os.fsync(handle)
+            if self._end == 0:
+                sync_folder(path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
                 os.ftruncate(handle, self._end)
-                _write_all(handle, line, self._end)
-                os.fsync(handle)
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(handle, self._end)
-                self._size = os.fstat(handle).st_size
-                raise StoreError(f"{path}: the entry could not be written ({error}); it was not added.") from error
-        finally:
-            os.close(handle)
-        if new:
-            _sync_folder(path.parent)
-        self._end = self._size = self._end + len(line)
-
-
-def _write_all(handle: int, data: bytes, at: int) -> None:
-    while data:
-        written = os.pwrite(handle, data, at)
-        data, at = data[written:], at + written
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file durable too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            self._torn = os.pread(handle, len(line), self._end)
+            raise
 
 
 def _listed(values: Any) -> list[Any]:

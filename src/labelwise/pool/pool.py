@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError, RowError
-from labelwise.pool.arrays import ArraySource, TensorSource, TextSource
+from labelwise.pool.arrays import LARGE, ArraySource, TensorSource, TextSource, as_array
 from labelwise.pool.dataset import DatasetSource
 from labelwise.pool.hugging import HuggingSource, is_hugging
 from labelwise.pool.ids import Finder, as_ids, unique_ids
@@ -22,7 +22,8 @@ from labelwise.pool.labels import labels_of
 from labelwise.pool.source import OnError, Read, Source, content
 from labelwise.pool.table import LabelType, Wanted, read_table
 
-_SAMPLED = 16  # rows whose content goes into the fingerprint
+_SAMPLED = 4096  # rows whose content goes into the fingerprint where reading all would take long
+_BLOCK = 256  # rows whose content is in memory at once for it
 
 
 class Pool:
@@ -186,16 +187,25 @@ class Pool:
         return self._source.name(int(self._at([id])[0])) or f"row {id}"
 
     def fingerprint(self) -> str:
-        """16 hex digits of ids, kind and a sample of the content, whatever the order of the rows."""
+        """16 hex digits of ids, kind and content, whatever the order of the rows.
+
+        All content counts where it is cheap to read (`whole` of the source), else that of 4096 rows spread over it.
+        """
         ids = self.ids.sort().values
-        some = ids[torch.linspace(0, len(ids) - 1, min(_SAMPLED, len(ids)), dtype=torch.float64).long()]
         digest = hashlib.blake2b(digest_size=8)
-        parts = [self._source.kind.encode(), content(ids.numpy()), self._source.sample(self._at(some))]
-        if self.features is not None:
-            parts.append(content(self.features[torch.from_numpy(self._find(some))].float().numpy()))
-        for part in parts:
-            digest.update(len(part).to_bytes(8, "little") + part)
+        for part in (self._source.kind.encode(), content(ids.numpy()), *self._contents(ids)):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
         return digest.hexdigest()
+
+    def _contents(self, ids: Tensor) -> Iterator[bytes]:
+        """Bytes of the rows and of their features, some rows at a time."""
+        for some in (ids if getattr(self._source, "whole", False) else _spread(ids)).split(_BLOCK):
+            yield self._source.sample(self._at(some))
+        if self.features is not None:
+            small = self.features.numel() * self.features.element_size() <= LARGE
+            for some in (ids if small else _spread(ids)).split(_BLOCK):
+                yield content(as_array(self.features[torch.from_numpy(self._find(some))]))
 
     def subset(self, ids: Any) -> Pool:
         """These rows under the same ids, in this order. Nothing is read or copied but their labels and features."""
@@ -240,6 +250,12 @@ def _source_of(source: Any) -> Source:
         raise ArgumentError(
             f"for files use Pool.images(folder) or Pool.table(path); {str(source)!r} is a path or text."
         )
+    if type(source).__module__.startswith("scipy.sparse"):
+        raise ArgumentError(
+            f"a pool of numbers holds dense ones, not a sparse {type(source).__name__}. Make it dense with "
+            "Pool.of(matrix.toarray()), or give what it was computed from, such as the texts, and features=, an (N, D) "
+            "array of fewer columns (scikit-learn's TruncatedSVD)."
+        )
     frame = isinstance(source, Mapping) or hasattr(source, "iloc")
     if frame or not hasattr(source, "__getitem__"):
         raise ArgumentError(
@@ -247,6 +263,11 @@ def _source_of(source: Any) -> Source:
             f"Face Dataset (one split), not of {type(source).__name__}. Numbers of a data frame: frame.to_numpy()."
         )
     return DatasetSource(source)
+
+
+def _spread(ids: Tensor) -> Tensor:
+    """Evenly spread ones of sorted ids, the first and the last among them."""
+    return ids[torch.linspace(0, len(ids) - 1, min(_SAMPLED, len(ids)), dtype=torch.float64).long()]
 
 
 def _features(features: Any, n: int) -> Tensor | None:

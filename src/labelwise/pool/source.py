@@ -15,7 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Rows by position 0..n-1; read only."""
+    """Rows by position 0..n-1; read only.
+
+    A source whose rows are cheap to read may have `whole = True`: the fingerprint then takes all of them, else some.
+    """
 
     @property
     def kind(self) -> str:
@@ -77,6 +80,6 @@ def content(value: Any) -> bytes:
     """The bytes of a value read from a source, with its type and shape, for `sample`."""
     if isinstance(value, np.ndarray):
         # One spelling for all byte orders, and "float32" rather than numpy's "<f4".
-        native = np.ascontiguousarray(value.astype(value.dtype.newbyteorder("=")))
+        native = np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="), copy=False))
         return f"{native.dtype.name}{native.shape}".encode() + native.tobytes()
     return repr(value).encode("utf-8", "backslashreplace")

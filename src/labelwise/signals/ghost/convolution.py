@@ -47,9 +47,11 @@ class Patches(Piece):
 
     def measure(self, norm: bool, along: Tensor | None) -> Measured:
         groups, outputs, inputs, places = self._sizes()
-        if not norm:
-            return None, None if along is None else self._dot(slice(None), along)
         product = product_is_cheaper(places, inputs, outputs, along is not None)
+        # For all rows at once: each call of the layer lays its weights out anew.
+        dot_B = self._dot(along) if along is not None and not (norm and product) else None
+        if not norm:
+            return None, dot_B
         scratch = groups * (inputs * places + (outputs * inputs if product else 2 * places * places))
         found: list[Measured] = []
         for part in in_parts(len(self.x), scratch, self.device):
@@ -58,9 +60,9 @@ class Patches(Piece):
             if product:
                 found.append(of_products((d_NOT @ a_NIT.mT).reshape(rows, -1, inputs), True, along))
             else:
-                norm_B = of_tables(a_NIT, d_NOT).reshape(rows, groups).sum(1)
-                found.append((norm_B, None if along is None else self._dot(part, along)))
-        return joined(found)
+                found.append((of_tables(a_NIT, d_NOT).reshape(rows, groups).sum(1), None))
+        norm_B, from_products_B = joined(found)
+        return norm_B, from_products_B if product else dot_B
 
     def rows(self) -> Tensor:
         a_NIT, d_NOT = self._factors(slice(None))
@@ -98,13 +100,13 @@ class Patches(Piece):
         patches = _patches(_padded(self.x[part], self.module), self.d.shape[2:], self.module)
         return patches.reshape(-1, inputs, places), self.d[part].reshape(-1, outputs, places)
 
-    def _dot(self, part: slice, along: Tensor) -> Tensor:
+    def _dot(self, along: Tensor) -> Tensor:
         module = self.module
         plain = _PLAIN[self.x.ndim]
         own = module.padding_mode == "zeros"  # other margins are made before the convolution
-        x, padding = (self.x[part], module.padding) if own else (_padded(self.x[part], module), 0)
+        x, padding = (self.x, module.padding) if own else (_padded(self.x, module), 0)
         moved = plain(x, along, None, module.stride, padding, module.dilation, module.groups)
-        return (moved * self.d[part]).flatten(1).sum(1)
+        return moved.mul_(self.d).flatten(1).sum(1)
 
 
 def _patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor:
