@@ -15,13 +15,11 @@ from labelwise.keys import Key
 from labelwise.report import figure
 from labelwise.report.atomic import write_text
 from labelwise.report.curves import SPREADS, Curves, Spread, band, learning_curves
+from labelwise.report.html import box, document, pairs, text
 from labelwise.report.metric import Metric
 from labelwise.report.record import Record
 from labelwise.report.saved import Level, Saved
-from labelwise.report.style import STYLE
 from labelwise.report.table import Row, Table, cells, header, summarise
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_page(
@@ -40,7 +38,7 @@ def write_page(
     key: Key | None = None,
 ) -> None:
     """Write the page of these records to `path`, atomically. The arguments are those of `page_html`."""
-    text = page_html(
+    page = page_html(
         records,
         title=title,
         command=command,
@@ -53,7 +51,7 @@ def write_page(
         spread=spread,
         key=key,
     )
-    write_text(path, text)
+    write_text(path, page)
 
 
 def page_html(
@@ -91,29 +89,22 @@ def page_html(
     )
     parts = [
         f'<p class="over">{escape(title)}</p>',
-        f"<h1>{_text(headline(numbers))}</h1>",
+        f"<h1>{text(headline(numbers))}</h1>",
         _verdicts(numbers),
         _figure(by_strategy, numbers),
         "<h2>The numbers</h2>",
-        _box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy"),
+        box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy"),
         _mean_curves(by_strategy, numbers),
         "<h2>How to read this</h2>",
-        *(f"<p>{_text(line)}</p>" for line in _reading(numbers)),
+        *(f"<p>{text(line)}</p>" for line in _reading(numbers)),
         "<h2>What was run</h2>",
-        _pairs({**(protocol or {}), **_protocol(records, by_strategy, numbers)}),
+        pairs({**(protocol or {}), **_protocol(records, by_strategy, numbers)}),
         "<h2>Environment</h2>",
-        _pairs(_environment(records)),
+        pairs(_environment(records)),
         "<h2>Make it again</h2>",
         f'<pre tabindex="0">{escape(command)}</pre>',
     ]
-    body = "\n".join(part for part in parts if part)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n'
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )
+    return document(title, parts)
 
 
 def headline(table: Table) -> str:
@@ -137,11 +128,6 @@ def _of(row: Row) -> Saved:
     return row.saved
 
 
-def _text(text: str) -> str:
-    """Escaped, with numbers kept beside their per cent sign."""
-    return escape(text).replace(" %", "\u00a0%")
-
-
 def _verdicts(table: Table) -> str:
     """Every strategy that was compared, the one that saves most first."""
     items = []
@@ -150,8 +136,8 @@ def _verdicts(table: Table) -> str:
         saved = _of(row)
         kind = "good" if saved.better else "bad" if saved.worse else "same"
         items.append(
-            f'<li><b>{escape(row.strategy)}</b> <span class="{kind}">{_text(row.verdict)}</span>'
-            f"<small>{_text(detail(table.metric, saved))}</small></li>"
+            f'<li><b>{escape(row.strategy)}</b> <span class="{kind}">{text(row.verdict)}</span>'
+            f"<small>{text(detail(table.metric, saved))}</small></li>"
         )
     return f'<ul class="verdicts">{"".join(items)}</ul>' if items else ""
 
@@ -181,7 +167,7 @@ def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
     many = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     shade = f"; shaded: {SPREADS[table.spread]}" if seeds[-1] > 1 else ""
     caption = f"Mean over {many}{shade}." if seeds[-1] > 1 else "One seed: no band can be drawn."
-    return f"<figure>{''.join(drawn)}<figcaption>{_text(caption)}</figcaption></figure>"
+    return f"<figure>{''.join(drawn)}<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
@@ -194,22 +180,9 @@ def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
             found = line.mean_T[line.labels_T == count]
             row.append(table.metric.text(float(found[0])) if len(found) else "–")
         rows.append(row)
-    inside = _box(["labels", *bands], rows, "Mean curves")
+    inside = box(["labels", *bands], rows, "Mean curves")
     unit = " (%)" if table.metric.percent else ""
     return f"<details><summary>Mean {escape(table.metric.title)}{unit} at every label count</summary>{inside}</details>"
-
-
-def _box(titles: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
-    """A table in a box of its own, which scrolls sideways by finger, mouse or arrow keys."""
-    head = "".join(f'<th scope="col">{_text(title)}</th>' for title in titles)
-    body = "".join(
-        f'<tr><th scope="row">{_text(row[0])}</th>{"".join(f"<td>{_text(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in rows
-    )
-    return (
-        f'<div class="box" role="region" tabindex="0" aria-label="{escape(name)}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
 
 
 def _reading(table: Table) -> list[str]:
@@ -258,10 +231,3 @@ def _environment(records: Sequence[Record]) -> dict[str, str]:
         name: ", ".join(values) if len(values) <= 3 else f"{len(values)} values, in the records of each run"
         for name, values in seen.items()
     }
-
-
-def _pairs(pairs: Mapping[str, str]) -> str:
-    if not pairs:
-        return "<p>Not recorded.</p>"
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{_text(value)}</dd>" for name, value in pairs.items())
-    return f"<dl>{items}</dl>"
