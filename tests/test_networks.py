@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.bench.convnets import pooled_cnn, resnet18, tutorial_cnn, vgg11
+from labelwise.bench.convnets import bayesian_resnet18, lenet5, pooled_cnn, resnet18, tutorial_cnn, vgg11, vgg16
+from labelwise.bench.networks import mlp
 from labelwise.keys import Key
 from labelwise.train.restart import redrawn
 
@@ -24,8 +25,12 @@ def kinds(model: nn.Module, kind: type[nn.Module]) -> int:
         (pooled_cnn(), 94_538),
         (vgg11(), 9_225_610),
         (resnet18(), 11_173_962),  # of the usual CIFAR form
+        (lenet5(), 61_706),
+        (vgg16(), 14_728_266),
+        (mlp(784, 10, (256, 256)), 269_322),
+        (bayesian_resnet18(), 11_173_962 - 5_130 + 512 * 32 + 32 + 2 * 320 + 10),  # another head
     ],
-    ids=["tutorial", "pooled", "vgg11", "resnet18"],
+    ids=["tutorial", "pooled", "vgg11", "resnet18", "lenet5", "vgg16", "mlp", "bayesian"],
 )
 def test_sizes_are_the_published_ones(make, parameters):
     assert size(make()) == parameters
@@ -33,6 +38,8 @@ def test_sizes_are_the_published_ones(make, parameters):
 
 def test_depths_are_what_the_names_say():
     assert kinds(vgg11()(), nn.Conv2d) + kinds(vgg11(hidden=(8, 8))(), nn.Linear) == 11
+    assert kinds(vgg16()(), nn.Conv2d) + kinds(vgg16(hidden=(8, 8))(), nn.Linear) == 16
+    assert kinds(lenet5()(), nn.Conv2d) + kinds(lenet5()(), nn.Linear) == 5
     resnet = resnet18()()
     short = sum(module.kernel_size == (1, 1) for module in resnet.modules() if isinstance(module, nn.Conv2d))
     assert kinds(resnet, nn.Conv2d) - short + kinds(resnet, nn.Linear) == 18
@@ -47,6 +54,9 @@ def test_depths_are_what_the_names_say():
         lambda c: tutorial_cnn(7, c),
         lambda c: pooled_cnn(7, c, (4, 4)),
         lambda c: vgg11(7, c, 4, (8,), True),
+        lambda c: lenet5(7, c, 32),
+        lambda c: vgg16(7, c, 4),
+        lambda c: bayesian_resnet18(7, c, 4, 8, 3),
         lambda c: resnet18(7, c, 4),
         lambda c: resnet18(7, c, 4, identity=False),
     ],
@@ -72,3 +82,18 @@ def test_the_shortcut_is_there_unless_it_is_left_out():
     h = with_it.first.eval()(x)
     assert torch.equal(block(h), (block.inner(h) + h).relu())
     assert torch.equal(other(h), other.inner(h).relu())
+
+
+@pytest.mark.parametrize(
+    "make", [lenet5(), tutorial_cnn(), vgg16(width=8), vgg11(width=8), resnet18(width=8), mlp(784, 10)]
+)
+def test_initial_weights_are_those_of_torch(make):
+    """Uniform within 1 / sqrt(fan in) for each layer; batch norm starts as the identity."""
+    for module in make().modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            edge = (module.weight.numel() / len(module.weight)) ** -0.5
+            assert float(module.weight.detach().abs().max()) <= edge * (1 + 1e-6)
+            assert float(module.weight.detach().std()) == pytest.approx(edge / 3**0.5, rel=0.15)
+        elif isinstance(module, nn.BatchNorm2d):
+            assert bool((module.weight == 1).all())
+            assert bool((module.bias == 0).all())

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from labelwise.signals.variational import bayesian
+
 Factory = Callable[[], nn.Module]
 
 
@@ -43,6 +45,28 @@ def pooled_cnn(outputs: int = 10, channels: int = 3, widths: tuple[int, ...] = (
     return make
 
 
+def lenet5(outputs: int = 10, channels: int = 1, size: int = 28) -> Factory:
+    """LeNet-5 (LeCun et al. 1998) as it is run today: full connections, ReLU and max-pooling, images padded to 32."""
+
+    def make() -> nn.Module:
+        side = (size // 2 - 4) // 2
+        return nn.Sequential(
+            *(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Flatten(),
+            *(nn.Linear(16 * side * side, 120), nn.ReLU()),
+            *(nn.Linear(120, 84), nn.ReLU()),
+            nn.Linear(84, outputs),
+        )
+
+    return make
+
+
+# Widths in units of the first, 0 is a pooling: configurations A and D of the paper.
+_VGG11 = (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0)
+_VGG16 = (1, 1, 0, 2, 2, 0, 4, 4, 4, 0, 8, 8, 8, 0, 8, 8, 8, 0)
+
+
 def vgg11(
     outputs: int = 10, channels: int = 3, width: int = 64, hidden: tuple[int, ...] = (), batch_norm: bool = False
 ) -> Factory:
@@ -50,26 +74,34 @@ def vgg11(
 
     `hidden` are the dense layers before the last one, with dropout as in the paper; (4096, 4096) are the paper's.
     """
+    return lambda: _vgg(_VGG11, outputs, channels, width, hidden, batch_norm)
 
-    def make() -> nn.Module:
-        plan = (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0)  # widths in units of the first, 0 is a pooling
-        layers: list[nn.Module] = []
-        before = channels
-        for wide in plan:
-            if not wide:
-                layers.append(nn.MaxPool2d(2))
-                continue
-            layers.append(nn.Conv2d(before, wide * width, 3, padding=1))
-            layers += [nn.BatchNorm2d(wide * width)] if batch_norm else []
-            layers.append(nn.ReLU(inplace=True))
-            before = wide * width
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        for dense in hidden:
-            layers += [nn.Linear(before, dense), nn.ReLU(inplace=True), nn.Dropout()]
-            before = dense
-        return nn.Sequential(*layers, nn.Linear(before, outputs))
 
-    return make
+def vgg16(
+    outputs: int = 10, channels: int = 3, width: int = 64, hidden: tuple[int, ...] = (), batch_norm: bool = True
+) -> Factory:
+    """VGG-16 (configuration D) for 32x32 images, with batch norm; the rest is as in `vgg11`."""
+    return lambda: _vgg(_VGG16, outputs, channels, width, hidden, batch_norm)
+
+
+def _vgg(
+    plan: tuple[int, ...], outputs: int, channels: int, width: int, hidden: tuple[int, ...], batch_norm: bool
+) -> nn.Module:
+    layers: list[nn.Module] = []
+    before = channels
+    for wide in plan:
+        if not wide:
+            layers.append(nn.MaxPool2d(2))
+            continue
+        layers.append(nn.Conv2d(before, wide * width, 3, padding=1))
+        layers += [nn.BatchNorm2d(wide * width)] if batch_norm else []
+        layers.append(nn.ReLU(inplace=True))
+        before = wide * width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    for dense in hidden:
+        layers += [nn.Linear(before, dense), nn.ReLU(inplace=True), nn.Dropout()]
+        before = dense
+    return nn.Sequential(*layers, nn.Linear(before, outputs))
 
 
 def resnet18(outputs: int = 10, channels: int = 3, width: int = 64, identity: bool = True) -> Factory:
@@ -78,6 +110,17 @@ def resnet18(outputs: int = 10, channels: int = 3, width: int = 64, identity: bo
     With `identity` False, blocks that keep their shape have no shortcut, as in the programme of paper dynamicAL.
     """
     return lambda: ResNet18(outputs, channels, width, identity)
+
+
+def bayesian_resnet18(
+    outputs: int = 10, channels: int = 3, width: int = 64, hidden: int = 32, draws: int = 100
+) -> Factory:
+    """The Bayesian ResNet-18 of paper SABAL: ResNet-18, a dense layer of `hidden` ReLU units, a variational layer.
+
+    Departs from the programme of Pinsler et al., on which the paper builds: a 3x3 first convolution without stride
+    instead of a 5x5 one with stride 2.
+    """
+    return bayesian(resnet18(outputs, channels, width), draws, hidden)
 
 
 class ResNet18(nn.Module):
