@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from labelwise import strategies
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.door import choose
+from labelwise.shards.ray import Ray
 
 
 def select(
@@ -25,6 +27,8 @@ def select(
     ids: Any = None,
     labelled: dict[str, Any] | None = None,
     seed: int = 0,
+    engine: str | Ray | None = None,
+    folder: str | Path | None = None,
 ) -> Selection:
     """Choose k rows of a pool described by arrays: NumPy or torch, on any device, the first axis is the rows.
 
@@ -46,6 +50,10 @@ def select(
         ids: (N,) distinct integers that name the rows; 0..N-1 if not given.
         labelled: the same arrays for the rows already labelled, such as `dict(embedding=..., y=...)`.
         seed: the only source of chance. The same seed and rows give the same picks in any order of the rows.
+        engine: None for this process; "ray", or a `labelwise.shards.ray.Ray` with its settings, for a Ray cluster. The
+            picks are the same. Arrays that are mapped files travel by name, so each machine must find them there.
+        folder: a new or empty folder where a long selection keeps how far it is. Stopped or killed, and called again
+            with the same arguments, it goes on from there; the folder is removed at the end.
 
     Returns:
         A Selection: ids, weights, scores, notes.
@@ -67,4 +75,4 @@ def select(
         "grad_sketch": grad_sketch,
         "ids": ids,
     }
-    return choose(strategies.get(strategy), k, arrays, labelled, seed)
+    return choose(strategies.get(strategy), k, arrays, labelled, seed, engine, folder)

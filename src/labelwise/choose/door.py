@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.choose.kept import select_kept
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
 from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in, shards_of
+from labelwise.shards.parts import array_parts, mapped_file
+from labelwise.shards.ray import engine_of
 from labelwise.signals.spec import (
     Basis,
     Duals,
@@ -47,7 +51,13 @@ ONE_PER_ROW = ("ids", "y")
 
 
 def choose(
-    strategy: Strategy, k: int, arrays: Mapping[str, Any], labelled: Mapping[str, Any] | None, seed: int
+    strategy: Strategy,
+    k: int,
+    arrays: Mapping[str, Any],
+    labelled: Mapping[str, Any] | None,
+    seed: int,
+    engine: Any = None,
+    folder: str | Path | None = None,
 ) -> Selection:
     """Check the arguments of `labelwise.select` and choose."""
     name = type(strategy).__name__
@@ -59,13 +69,27 @@ def choose(
     columns = _columns(name, strategy.needs.pool + instead, given, ids.device, "")
     behind = _labelled_arrays(labelled)
     if not behind or not strategy.needs.labelled or instead:
-        return strategy.select(shards_of(ids, columns), Shards([]), k, key_of(seed))
+        pool = _pool(engine, ids, columns, arrays, computed_in(columns))
+        return select_kept(strategy, pool, Shards([]), k, key_of(seed), folder)
     beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
     _check_widths(columns, beside)
     # One precision for both, the wider one: they are measured against each other.
     dtype = max(computed_in(columns), computed_in(beside), key=lambda kind: kind.itemsize)
     past = _labelled_shards(behind, beside, ids, dtype)
-    return strategy.select(shards_of(ids, columns, dtype=dtype), past, k, key_of(seed))
+    return select_kept(strategy, _pool(engine, ids, columns, arrays, dtype), past, k, key_of(seed), folder)
+
+
+def _pool(
+    engine: Any, ids: Tensor, columns: Mapping[Signal, Tensor], arrays: Mapping[str, Any], dtype: torch.dtype
+) -> Shards:
+    """The rows where the engine holds them."""
+    cluster = engine_of(engine)
+    if cluster is None:
+        return shards_of(ids, columns, dtype=dtype)
+    files = {signal: mapped_file(arrays.get(signal.array)) for signal in columns}
+    named = {signal: file for signal, file in files.items() if file is not None}
+    makers = array_parts(ids, columns, named, dtype, cluster.parts(len(ids)), "cuda" if cluster.gpus else "cpu")
+    return cluster.shards(makers, [len(maker.ids) for maker in makers])
 
 
 def key_of(seed: int) -> Key:

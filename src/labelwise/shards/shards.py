@@ -1,8 +1,8 @@
 """Shard and Shards: rows where they live, and the four verbs of a selection: map, sum, best, take.
 
 A strategy never sees where a shard is. It hands functions to the shards and gets small answers back; what it keeps
-for each row stays beside the row in `Shard.state`. `sum`, `best` and `take` are built on `map` alone, so a runner on
-other machines has one verb to write.
+for each row stays beside the row in `Shard.state`. `sum`, `best` and `take` are built on `map` alone, and `map` asks
+one thing of a shard, `begin`: shards in other processes and on other machines (`ray.py`) have one verb to write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,22 @@ class Best(NamedTuple):
 
     ids: Tensor  # (k,)
     values: Tensor  # (k,)
+
+
+class Part(Protocol):
+    """Some rows, here or elsewhere, that a function can be run on."""
+
+    def __len__(self) -> int: ...
+
+    def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
+        """Start fn of the shard where it lives; what comes back waits for the answer and gives it."""
+
+
+class Journal(Protocol):
+    """Keeps the answers of `map`, see `journal.py`."""
+
+    def answers(self, ask: Callable[[], list[T]]) -> list[T]:
+        """The answers `ask` gives, or those it gave when the same question was asked before the stop."""
 
 
 class Shard:
@@ -58,6 +74,10 @@ class Shard:
     @property
     def device(self) -> torch.device:
         return self.ids.device
+
+    def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
+        """See `Part`; rows in this process are worked on when the answer is asked for."""
+        return functools.partial(fn, self)
 
     def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
         """Blocks of rows in order, with their place in the shard; `scratch` numbers a row is what the caller adds.
@@ -109,19 +129,37 @@ class Shard:
 
 
 class Shards:
-    """All rows of a pool, as shards on this machine."""
+    """All rows of a pool, as shards here or elsewhere."""
 
-    def __init__(self, shards: Sequence[Shard]):
+    def __init__(self, shards: Sequence[Part], journal: Journal | None = None):
         self._shards = [shard for shard in shards if len(shard)]
+        self._journal = journal
         self.n = sum(len(shard) for shard in self._shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A function that is sent to a shard may hold all of them; it has no use for the others there."""
+        return {"_shards": [], "_journal": None, "n": self.n}
 
     def join(self, other: Shards) -> Shards:
         """Both sets of rows as one; ids of the two must differ. Rows and their state are shared, not copied."""
-        return Shards([*self._shards, *other._shards])
+        return Shards([*self._shards, *other._shards], self._journal or other._journal)
+
+    def kept(self, journal: Journal) -> Shards:
+        """The same rows, with a journal of what they answer."""
+        return Shards(self._shards, journal)
 
     def map(self, fn: Callable[[Shard], T]) -> list[T]:
-        """fn of every shard, run where the shard lives; answers should be small. In the order of the shards."""
-        return [fn(shard) for shard in self._shards]
+        """fn of every shard, run where the shard lives; answers should be small. In the order of the shards.
+
+        fn changes nothing but the shard's state: it may run in another process, and again after a loss.
+        """
+        if self._journal is not None:
+            return self._journal.answers(functools.partial(self._ask, fn))
+        return self._ask(fn)
+
+    def _ask(self, fn: Callable[[Shard], T]) -> list[T]:
+        waiting = [shard.begin(fn) for shard in self._shards]  # all at work before the first is waited for
+        return [answer() for answer in waiting]
 
     def sum(self, fn: Callable[[Shard], Any]) -> Any:
         """The sum over shards of something that adds up over rows (a number or a tensor)."""

@@ -1,0 +1,267 @@
+"""One suite for what runs shards: one process, functions that travel, a journal, Ray. All give the same picks."""
+
+import functools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from joblib.externals import cloudpickle
+
+import labelwise as lw
+from labelwise.choose.kept import select_kept
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.keys import Key
+from labelwise.shards import Shards
+from labelwise.shards.journal import FolderJournal
+from labelwise.shards.parts import array_parts, mapped_file
+from labelwise.shards.ray import Ray
+from labelwise.signals.spec import Embedding, Probs
+from test_every_strategy import NAMES, _inputs, _labelled, _same, _shards
+
+NONE = Shards([])
+
+
+class Travelling:
+    """A shard to which functions and from which answers travel as bytes, as to another machine."""
+
+    def __init__(self, shard, largest):
+        self.shard, self.largest = shard, largest
+
+    def __len__(self):
+        return len(self.shard)
+
+    def begin(self, fn):
+        sent = cloudpickle.dumps(fn)
+        back = cloudpickle.dumps(cloudpickle.loads(sent)(self.shard))
+        self.largest.append(max(len(sent), len(back)))
+        return functools.partial(pickle.loads, back)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_that_travel_give_the_same_picks_and_carry_little(name):
+    strategy, ids = lw.strategies.get(name), np.arange(2000) * 3
+    inputs, largest = _inputs(2000, d=16), []
+    here = _shards(name, inputs, ids, 3)
+    there = Shards([Travelling(shard, largest) for shard in _shards(name, inputs, ids, 3)._shards])
+    _same(strategy.select(here, NONE, 25, Key(1)), strategy.select(there, NONE, 25, Key(1)))
+    assert max(largest) < 2000 * 16 * 8 / 2, "a function or an answer as large as half of the rows"
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing after it runs."""
+
+
+class Stopping:
+    """A shard that stops everything at the n-th function."""
+
+    def __init__(self, shard, count, at):
+        self.shard, self.count, self.at = shard, count, at
+
+    def __len__(self):
+        return len(self.shard)
+
+    def begin(self, fn):
+        self.count[0] += 1
+        if self.count[0] == self.at:
+            raise Killed
+        return functools.partial(fn, self.shard)
+
+
+def _kept(name, inputs, ids, at, folder, labelled=NONE):
+    """A selection with a journal that keeps after every answer, stopped at the function `at`; and the functions run."""
+    count = [0]
+    pool = Shards([Stopping(shard, count, at) for shard in _shards(name, inputs, ids, 2)._shards])
+    strategy = lw.strategies.get(name)
+    about = {"strategy": repr(strategy), "k": 12, "key": repr(Key(2))}
+    try:
+        journal = FolderJournal(folder, about, pool, labelled, every=0.0)
+        picks = strategy.select(pool.kept(journal), labelled.kept(journal), 12, Key(2))
+    except Killed:
+        return None, count[0]
+    journal.remove()
+    return picks, count[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))  # keep after every answer
+    inputs, ids = _inputs(120), np.arange(120) * 7 - 50
+    expected = lw.strategies.get(name).select(_shards(name, inputs, ids, 2), NONE, 12, Key(2))
+    _, whole = _kept(name, inputs, ids, 0, tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+    picks, tries, at = None, 0, 5
+    while picks is None:
+        picks, _ = _kept(name, inputs, ids, at, tmp_path / "journal")
+        tries, at = tries + 1, at + max(3, whole // 6)
+        assert tries < 60
+    _same(picks, expected)
+    assert dict(picks.notes) == dict(expected.notes)
+    assert not (tmp_path / "journal").exists()
+
+
+def test_what_was_answered_is_not_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
+    inputs, ids = _inputs(120), np.arange(120)
+    _, whole = _kept("batchbald", inputs, ids, 0, tmp_path / "whole")
+    _, ran = _kept("batchbald", inputs, ids, whole - 8, tmp_path / "journal")
+    assert ran >= whole - 8
+    picks, again = _kept("batchbald", inputs, ids, 0, tmp_path / "journal")
+    assert picks is not None
+    assert again <= 2 * (1 + 1) + 12, (again, whole)  # two shards: a digest and a state each, and what was left
+
+
+def test_a_journal_of_another_selection_is_refused_and_a_strange_folder_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
+    inputs, ids = _inputs(120), np.arange(120)
+    _kept("kcenter", inputs, ids, 20, tmp_path / "j")
+    with pytest.raises(StoreError, match="another selection \\(strategy, rows differ\\)"):
+        _kept("badge", inputs, ids, 0, tmp_path / "j")
+    with pytest.raises(StoreError, match="another selection \\(rows differ\\)"):
+        _kept("kcenter", _inputs(120, seed=1), ids, 0, tmp_path / "j")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("text")
+    with pytest.raises(StoreError, match="new or an empty folder"):
+        _kept("kcenter", inputs, ids, 0, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
+
+
+def test_an_answer_torn_by_a_kill_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
+    inputs, ids = _inputs(120), np.arange(120)
+    _kept("kcenter", inputs, ids, 20, tmp_path / "j")
+    with open(tmp_path / "j" / "answers.bin", "ab") as file:
+        file.write(b"half of an ans")
+    picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
+    _same(picks, lw.strategies.get("kcenter").select(_shards("kcenter", inputs, ids, 2), NONE, 12, Key(2)))
+
+
+def test_labelled_rows_have_their_state_kept_too(tmp_path):
+    inputs, rows = _inputs(150), np.random.default_rng(3).normal(size=(9, 5))
+    for name in ("kcenter", "typiclust", "probcover", "badge"):
+        past = _labelled(name, rows)
+        got = lw.select(name, 10, **inputs, labelled=past, folder=tmp_path / name)
+        _same(got, lw.select(name, 10, **inputs, labelled=past))
+
+
+_KILLED = """
+    import sys, numpy as np, labelwise as lw
+    from labelwise.shards import journal
+    journal.EVERY, journal.SHARE = 0.05, 1e9
+    journal.FolderJournal.__init__.__defaults__ = (0.05,)
+    rng = np.random.default_rng(0)
+    print("started", flush=True)
+    H = rng.normal(size=(20000, 64)).astype("float32")
+    P = rng.dirichlet(np.ones(5), 20000).astype("float32")
+    picks = lw.select("sabal-greedy", 250, probs=P, label_probs=P[:, ::-1].copy(), embedding=H, folder=sys.argv[1])
+    print(",".join(map(str, picks.ids)), flush=True)
+"""
+
+
+def _start(folder):
+    code = textwrap.dedent(_KILLED)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def test_killed_for_real_in_the_middle(tmp_path):
+    whole = _start(tmp_path / "whole")
+    expected = whole.communicate(timeout=120)[0].splitlines()[-1]
+    assert expected.count(",") == 249
+    process = _start(tmp_path / "j")
+    deadline = time.monotonic() + 100
+    while not (tmp_path / "j" / "progress.json").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, "done before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert (tmp_path / "j" / "progress.json").exists()
+    again = _start(tmp_path / "j")
+    assert again.communicate(timeout=120)[0].splitlines()[-1] == expected
+
+
+def test_parts_of_mapped_files_travel_by_name(tmp_path):
+    values = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
+    np.save(tmp_path / "h.npy", values)
+    file = np.load(tmp_path / "h.npy", mmap_mode="r")
+    assert mapped_file(file) is file
+    assert mapped_file(file[10:]) is None  # its first row is not that of the file
+    assert mapped_file(values) is None
+    columns = {Embedding(): torch.from_numpy(values), Probs(): torch.rand(100, 2)}
+    makers = array_parts(torch.arange(100), columns, {Embedding(): file}, torch.float32, 3)
+    assert max(len(pickle.dumps(maker)) for maker in makers) < 3000
+    shards = [pickle.loads(pickle.dumps(maker))() for maker in makers]
+    assert torch.equal(torch.cat([shard.columns[Embedding()] for shard in shards]), torch.from_numpy(values))
+    assert torch.equal(torch.cat([shard.columns[Probs()] for shard in shards]), columns[Probs()])
+
+
+def test_an_engine_that_is_not_known_is_refused():
+    with pytest.raises(ArgumentError, match='None, "ray"'):
+        lw.select("entropy", 1, probs=np.eye(3), engine="spark")
+    with pytest.raises(ArgumentError, match="workers"):
+        Ray(workers=0)
+
+
+def test_nothing_is_written_for_a_short_selection(tmp_path):
+    lw.select("entropy", 2, probs=np.full((5, 2), 0.5), folder=tmp_path / "j")
+    assert not (tmp_path / "j").exists()
+    pool = _shards("random", _inputs(10), np.arange(10), 1)
+    assert len(select_kept(lw.strategies.get("random"), pool, NONE, 3, Key(0), None)) == 3
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of this machine alone, with two CPUs whatever the machine has."""
+    ray = pytest.importorskip("ray")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray warns of its own future defaults
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield Ray(workers=2)
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("name", ["entropy", "badge", "kcenter", "sabal-greedy", "batchbald", "bss"])
+@pytest.mark.filterwarnings("ignore")
+def test_ray_gives_the_picks_of_one_process(name, cluster):
+    inputs, rows = _inputs(300), np.random.default_rng(3).normal(size=(9, 5))
+    past = _labelled(name, rows)
+    _same(lw.select(name, 10, **inputs, labelled=past, engine=cluster), lw.select(name, 10, **inputs, labelled=past))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypatch):
+    import ray
+
+    from labelwise.shards import ray as module
+
+    monkeypatch.setattr(module, "KEEP", 5)
+    inputs, begun = _inputs(300), []
+    begin = module.RemoteShard.begin
+
+    def losing(self, fn):
+        begun.append(self)
+        if len(begun) in (9, 30):
+            ray.kill(self._actor)
+        return begin(self, fn)
+
+    monkeypatch.setattr(module.RemoteShard, "begin", losing)
+    got = lw.select("sabal-greedy", 40, **inputs, engine=cluster)
+    assert sum(shard._losses for shard in set(begun)) == 2
+    _same(got, lw.select("sabal-greedy", 40, **inputs))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_in_a_worker_is_the_error_of_one_process(cluster):
+    inputs = _inputs(300)
+    inputs["embedding"][123, 2] = np.nan
+    with pytest.raises(lw.errors.NumericsError, match="row id 123"):
+        lw.select("kcenter", 5, embedding=inputs["embedding"], engine=cluster)
