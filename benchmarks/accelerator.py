@@ -3,14 +3,18 @@
     python benchmarks/accelerator.py [--out docs/results/accelerator.md] [--only badge,kcenter]
 
 Times are of one selection on tensors that are on the device already, after one warm-up, measured with CUDA events; the
-best of three. Read is what one read of the inputs takes at the rate measured in the same run.
+best of three. Bandwidth is the bytes that must move, over the time and over the rate of a copy measured in the same
+run: one read of the inputs, or one for each pick or iteration where the method as written has it (PASSES). A strategy
+that reads less often than that comes out above what it moves.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,6 +24,7 @@ import labelwise as lw
 
 SHAPES = ((50_000, 512, 10, 1000), (50_000, 512, 10, 3000))
 SMALL = (4000, 32, 5, 60)
+PASSES = ("sabal-greedy", "sabal-iht")  # as many reads of the inputs as the notes say iterations
 SLOW = ("probcover", "typiclust", "bait", "batchbald", "albl", "ally")  # not made for k in the thousands, or cold
 
 
@@ -30,27 +35,30 @@ def main() -> None:
     parser.add_argument("--only", type=lambda text: text.split(","))
     options = parser.parse_args()
     names = options.only or lw.strategies.names()
-    rate = _read_rate()
+    rate, copy = _read_rate(), _copy_rate()
     lines = [
         "# Selection on an accelerator",
         "",
         "<!-- Written by benchmarks/accelerator.py; a change by hand is lost at the next run. -->",
         "",
-        f"- Device: {torch.cuda.get_device_name()}, one read at {rate / 1e12:.2f} TB/s measured in this run",
+        f"- Device: {torch.cuda.get_device_name()}, one read at {rate / 1e12:.2f} TB/s, a copy at {copy / 1e12:.2f} TB/s "
+        "(bytes read and written), measured in this run",
         f"- Versions: torch {torch.__version__}, numpy {importlib.metadata.version('numpy')}",
         "- Command: `python benchmarks/accelerator.py`",
         "",
-        "| strategy | N, D, C, k | picks as on the CPU (float64) | seconds, float32 | reads of the input it would be |",
-        "|---|---|---|---|---|",
+        "| strategy | N, D, C, k | picks as on the CPU (float64) | seconds, float32 | reads of the input it would be | "
+        "bandwidth of a copy reached |",
+        "|---|---|---|---|---|---|",
     ]
     for name in names:
         same = _same_picks(name)
         if name in SLOW or same.startswith("not run"):
-            lines.append(f"| {name} | {_shape(SMALL)} | {same} | - | - |")
+            lines.append(f"| {name} | {_shape(SMALL)} | {same} | - | - | - |")
             continue
         for shape in SHAPES:
-            seconds, size = _time(name, shape)
-            lines.append(f"| {name} | {_shape(shape)} | {same} | {seconds:.4f} | {seconds * rate / size:.0f} |")
+            seconds, size, passes = _time(name, shape)
+            reads, share = seconds * rate / size, passes * size / seconds / copy
+            lines.append(f"| {name} | {_shape(shape)} | {same} | {seconds:.4f} | {reads:.0f} | {100 * share:.0f} % |")
             print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"
     print(text)
@@ -95,10 +103,10 @@ def _same_picks(name: str) -> str:
     return "same" if agree == len(here) else f"{agree} of {len(here)}"
 
 
-def _time(name: str, shape: tuple[int, int, int, int]) -> tuple[float, int]:
-    """(seconds, bytes of the inputs)."""
+def _time(name: str, shape: tuple[int, int, int, int]) -> tuple[float, int, int]:
+    """(seconds, bytes of the inputs, how often the method as written reads them)."""
     arrays = _inputs(shape, torch.float32, "cuda")
-    _select(name, arrays, shape[3])
+    passes = int(_select(name, arrays, shape[3]).notes["iterations"]) if name in PASSES else 1
     times = []
     for _ in range(3):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -108,20 +116,32 @@ def _time(name: str, shape: tuple[int, int, int, int]) -> tuple[float, int]:
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
-    return min(times), sum(array.nbytes for array in arrays.values())
+    return min(times), sum(array.nbytes for array in arrays.values()), passes
 
 
 def _read_rate() -> float:
     """Bytes a second of reading 4 GB."""
     x = torch.ones(1 << 30, device="cuda")
+    return _rate(x.sum, x.nbytes)
+
+
+def _copy_rate() -> float:
+    """Bytes read and written a second by a copy of 4 GB."""
+    x = torch.ones(1 << 30, device="cuda")
+    y = torch.empty_like(x)
+    return _rate(functools.partial(y.copy_, x), 2 * x.nbytes)
+
+
+def _rate(run: Callable[[], object], size: int) -> float:
+    run()
     rates = []
     for _ in range(5):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        x.sum()
+        run()
         end.record()
         torch.cuda.synchronize()
-        rates.append(x.nbytes / (begin.elapsed_time(end) / 1e3))
+        rates.append(size / (begin.elapsed_time(end) / 1e3))
     return statistics.median(rates)
 
 

@@ -1,91 +1,289 @@
-"""bald, batchbald and acs-fw beside plain forms of the same methods, in one process, on one core.
+"""batchbald and acs-fw beside the peers and beside plain forms of the same methods; bald for its time alone.
 
-    python benchmarks/bayes.py            10,000 rows, 100 draws, 10 classes; some minutes
-    python benchmarks/bayes.py --quick    500 rows; seconds
+    python benchmarks/peers.py setup      once: the peers, in environments of their own (.peers, .peers/numpy1)
+    python benchmarks/bayes.py            writes docs/results/bayes.md; best part of an hour of one core
+    python benchmarks/bayes.py --quick    tiny shapes, to see that everything runs; prints the page
 
-Plain batchbald looks at every row for every pick; its time for the whole batch is that of its first picks and, times
-the picks that are left, of one with 10,000 sampled configurations. CPU seconds, since machines are shared.
+Every measurement is a process of its own with one thread and is given in seconds of the processor, since machines are
+shared; ours is measured before and after each peer, and the fastest counts. Peers that look at every row for every
+pick with 10,000 configurations take hours for a batch: they are run for the picks that are exact and one that is
+sampled, and the sampled one counts for the rest (times marked *).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import math
+import platform
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import labelwise as lw
+import peers
 
 CONFIGURATIONS = 10_000
+EXACT = 5  # picks until which C^t configurations of t labels are at most so many, for 10 classes
+SECONDS = 1800  # of the clock, for one measurement
+OUT = Path(__file__).resolve().parent.parent / "docs" / "results" / "bayes.md"
+
+Shape = tuple[int, int, int, int]  # rows, draws, classes, picks
+FULL: dict[str, Shape] = {"batchbald": (10_000, 100, 10, 50), "acs-fw": (50_000, 2_000, 2, 1_000)}
+QUICK: dict[str, Shape] = {"batchbald": (300, 20, 10, 8), "acs-fw": (400, 60, 2, 20)}
 
 
-def draws(n: int, count: int, classes: int) -> Tensor:
+def log_probs(rows: int, draws: int, classes: int) -> Tensor:
     """Log probabilities (N, K, C) of a last layer whose weights are drawn, on clustered features."""
     chance = torch.Generator().manual_seed(0)
     centre_CD = torch.randn(classes, 32, generator=chance)
-    member_N = torch.randint(classes, (n,), generator=chance)
-    h_ND = (centre_CD[member_N] + torch.randn(n, 32, generator=chance)).relu()
-    weight_KCD = 0.5 * centre_CD + 0.15 * torch.randn(count, classes, 32, generator=chance)
-    return torch.einsum("nd,kcd->nkc", h_ND, weight_KCD).log_softmax(2)
+    member_N = torch.randint(classes, (rows,), generator=chance)
+    h_ND = (centre_CD[member_N] + torch.randn(rows, 32, generator=chance)).relu()
+    weight_KCD = 0.5 * centre_CD + 0.15 * torch.randn(draws, classes, 32, generator=chance)
+    found = torch.empty(rows, draws, classes)
+    for start in range(0, rows, 1000):
+        part = slice(start, start + 1000)
+        found[part] = torch.einsum("nd,kcd->nkc", h_ND[part], weight_KCD).log_softmax(2)
+    return found
 
 
-def plain_batchbald_step(p_NKC: Tensor, table_MK: Tensor) -> Tensor:
-    """Joint entropies (N,) of every row with configurations of these probabilities under each draw."""
-    entropy_N = torch.zeros(len(p_NKC), dtype=torch.float64)
-    for start in range(0, len(p_NKC), 16):
-        part = p_NKC[start : start + 16]
-        joint = torch.einsum("mk,nkc->nmc", table_MK, part) / table_MK.shape[1]
-        weight = table_MK.mean(1)[None, :, None]
-        entropy_N[start : start + 16] = -(joint * joint.clamp_min(1e-300).log() / weight).sum((1, 2)) / len(table_MK)
-    return entropy_N
+def vectors(log_NKC: Tensor) -> Tensor:
+    """The expected log-likelihoods (N, K) that Frank-Wolfe works on."""
+    rows = []
+    for part in log_NKC.split(1000):
+        q_NC = part.exp().mean(1)
+        bonus_N = 0.7 * torch.special.entr(q_NC).sum(1)
+        rows.append((torch.einsum("nkc,nc->nk", part, q_NC) + bonus_N[:, None]) / math.sqrt(part.shape[1]))
+    return torch.cat(rows)
 
 
-def plain_acs(log_NKC: Tensor, k: int) -> list[int]:
-    """Frank-Wolfe with two products a step, as it is written on paper."""
-    q_NC = log_NKC.exp().mean(1)
-    bonus_N = 0.7 * torch.special.entr(q_NC).sum(1)
-    rows_NK = (torch.einsum("nkc,nc->nk", log_NKC, q_NC) + bonus_N[:, None]) / math.sqrt(log_NKC.shape[1])
-    sigma_N = (rows_NK.square().sum(1) + 1e-6).sqrt()
-    sigma, target_K, w_N = sigma_N.sum(), rows_NK.sum(0), torch.zeros(len(rows_NK))
+def ours(name: str, shape: Shape) -> dict[str, Any]:
+    """Labelwise; for acs-fw also the time without building the vectors, which the others are given."""
+    import labelwise as lw
+
+    given, spent = log_probs(*shape[:3]), [0.0]
+    acs_fw: Any = importlib.import_module("labelwise.strategies.acs_fw")
+    plain = acs_fw.frank_wolfe
+
+    def timed(*arguments: Any) -> Any:
+        began = time.process_time()
+        path = plain(*arguments)
+        spent[0] = time.process_time() - began
+        return path
+
+    acs_fw.frank_wolfe = timed
+    strategy = lw.strategies.BatchBald(strict=True) if name == "batchbald" else name
+    began = time.process_time()
+    picks = lw.select(strategy, shape[3], log_probs=given)
+    total = time.process_time() - began
+    notes = {key: value for key, value in picks.notes.items() if isinstance(value, int | float | str)}
+    return {"seconds": spent[0] or total, "total": total, "picks": picks.ids.tolist(), "notes": notes}
+
+
+def redux(name: str, shape: Shape) -> dict[str, Any]:
+    """batchbald_redux in float64."""
+    batchbald: Any = importlib.import_module("batchbald_redux.batchbald")
+    given = log_probs(*shape[:3]).double()
+
+    def run(k: int) -> list[int]:
+        found: list[int] = batchbald.get_batchbald_batch(given, k, CONFIGURATIONS, dtype=torch.double).indices
+        return found
+
+    return _continued(run, shape[3])
+
+
+def baal(name: str, shape: Shape) -> dict[str, Any]:
+    """baal; it samples from the first pick on, and keeps a table of all rows by all configurations."""
+    heuristics: Any = importlib.import_module("baal.active.heuristics")
+    # As many as would make CONFIGURATIONS of all draws need 8 GB for 10,000 rows: a tenth.
+    each = max(1, CONFIGURATIONS // 10 // shape[1])
+    given = log_probs(*shape[:3]).exp().permute(0, 2, 1).double().numpy()
+
+    def run(k: int) -> list[int]:
+        found: list[int] = heuristics.BatchBALD(num_samples=k, num_draw=each)(given)[:k].tolist()
+        return found
+
+    return _continued(run, shape[3], exact=1) | {"remark": f"{each * shape[1]:,} configurations"}
+
+
+def _continued(run: Callable[[int], list[int]], k: int, exact: int = EXACT) -> dict[str, Any]:
+    """Time of the exact picks, and of one more times the picks that are left."""
+    times: list[float] = []
     picks: list[int] = []
-    while int((w_N > 0).sum()) < k and len(picks) < 20 * k:
-        at_K = w_N @ rows_NK
-        f = int((rows_NK @ (target_K - at_K) / sigma_N).argmax())
-        way_K = sigma / sigma_N[f] * rows_NK[f] - at_K
-        gamma = float(((way_K @ (target_K - at_K)) / (way_K @ way_K)).clamp(0, 1))
-        w_N *= 1 - gamma
-        w_N[f] += gamma * sigma / sigma_N[f]
+    for count in (min(k, exact), min(k, exact + 1)):
+        began = time.process_time()
+        picks = run(count)
+        times.append(time.process_time() - began)
+    step = max(0.0, times[1] - times[0])
+    return {"seconds": times[0] + step * (k - min(k, exact)), "picks": picks, "estimated": True, "step": step}
+
+
+def plain_acs(name: str, shape: Shape) -> dict[str, Any]:
+    """Frank-Wolfe as it is written on paper: one product of all rows for each step, steps until k are distinct."""
+    rows_NK = vectors(log_probs(*shape[:3]))
+    began = time.process_time()
+    sigma_N = (rows_NK.square().sum(1) + 1e-6).sqrt()
+    sigma, target_K = sigma_N.sum(), rows_NK.sum(0, dtype=torch.float64)
+    at_K = torch.zeros_like(target_K)
+    picks: list[int] = []
+    while len(set(picks)) < shape[3]:
+        gap_K = target_K - at_K
+        f = int((rows_NK @ gap_K.float() / sigma_N).argmax())
+        way_K = sigma / sigma_N[f] * rows_NK[f].double() - at_K
+        gamma = float(((way_K @ gap_K) / (way_K @ way_K)).clamp(0, 1))
+        at_K += gamma * way_K
         picks.append(f)
-    return picks
+    gap = float((target_K - at_K).norm() / target_K.norm())
+    return {"seconds": time.process_time() - began, "picks": list(dict.fromkeys(picks)), "remark": _left(gap)}
 
 
-def main() -> None:
+def bmdal(name: str, shape: Shape) -> dict[str, Any]:
+    """bmdal-reg's Frank-Wolfe on the same vectors; it takes no row twice, so k steps are k rows."""
+    selection: Any = importlib.import_module("bmdal_reg.bmdal.selection")
+    features: Any = importlib.import_module("bmdal_reg.bmdal.features")
+    maps: Any = importlib.import_module("bmdal_reg.bmdal.feature_maps")
+    data: Any = importlib.import_module("bmdal_reg.bmdal.feature_data")
+    rows_NK = vectors(log_probs(*shape[:3]))
+    made = features.Features(maps.IdentityFeatureMap(n_features=rows_NK.shape[1]), data.TensorFeatureData(rows_NK))
+    began = time.process_time()
+    method = selection.FrankWolfeSelectionMethod(made, made, sel_with_train=False, verbosity=0)
+    picks = method.select(shape[3]).tolist()
+    spent = time.process_time() - began
+    gap = float((method.kernel_sum_embedding - method.current_embedding).norm() / method.kernel_sum_embedding.norm())
+    return {"seconds": spent, "picks": picks, "remark": _left(gap)}
+
+
+def _left(gap: float) -> str:
+    return f"left over {gap:.4f}"
+
+
+WAYS: dict[str, dict[str, tuple[Callable[[str, Shape], dict[str, Any]], str]]] = {
+    # way -> function, and the environment below that of the peers it runs in
+    "batchbald": {"ours": (ours, ""), "batchbald_redux": (redux, "."), "baal": (baal, ".")},
+    "acs-fw": {"ours": (ours, ""), "bmdal-reg": (bmdal, peers.OLDER), "plain loop": (plain_acs, "")},
+}
+
+
+def in_process(case: str, way: str, quick: bool, folder: Path) -> dict[str, Any]:
+    """One measurement; what stopped it is part of the answer."""
+    where = WAYS[case][way][1]
+    python = peers.python_of(folder / where) if where else sys.executable
+    with tempfile.TemporaryDirectory() as answer:
+        file = Path(answer) / "answer.json"
+        command = [python, __file__, "--worker", case, way, str(file), *(["--quick"] if quick else [])]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return {"stopped": f"> {SECONDS} s of the clock"}
+        except OSError:
+            return {"stopped": "not installed"}
+        if run.returncode:
+            return {"stopped": (run.stderr.strip().splitlines() or ["killed"])[-1][:120]}
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+
+def measured(case: str, quick: bool, folder: Path) -> dict[str, dict[str, Any]]:
+    """Ours, then each other way with ours again after it."""
+    found = {"ours": in_process(case, "ours", quick, folder)}
+    for way in list(WAYS[case])[1:]:
+        found[way] = in_process(case, way, quick, folder)
+        again = in_process(case, "ours", quick, folder)
+        if again.get("seconds", math.inf) < found["ours"].get("seconds", math.inf):
+            found["ours"] = again
+    return found
+
+
+def table(case: str, shape: Shape, found: dict[str, dict[str, Any]]) -> list[str]:
+    """Markdown for one method."""
+    rows, draws, classes, k = shape
+    lines = [
+        f"## {case}: {rows:,} rows, {draws:,} draws, {classes} classes, k = {k:,}\n",
+        "| way | CPU s | ours is faster by | first picks as ours | |",
+        "|---|---|---|---|---|",
+    ]
+    mine = found["ours"]
+    for way, one in found.items():
+        if "stopped" in one:
+            lines.append(f"| {way} | {one['stopped']} | | | |")
+            continue
+        same = next((i for i, (a, b) in enumerate(zip(one["picks"], mine.get("picks", []))) if a != b), None)
+        agree = f"{len(one['picks']) if same is None else same} of {len(one['picks'])}" if way != "ours" else ""
+        ratio = f"{one['seconds'] / mine['seconds']:.1f} x" if way != "ours" and "seconds" in mine else ""
+        mark = "*" if one.get("estimated") else ""
+        lines.append(f"| {way} | {one['seconds']:.1f}{mark} | {ratio} | {agree} | {_remark(one)} |")
+    return [*lines, ""]
+
+
+def _remark(one: dict[str, Any]) -> str:
+    notes = one.get("notes", {})
+    said = [one["remark"]] if "remark" in one else []
+    said += [f"{one['step']:.1f} s a pick"] if "step" in one else []
+    said += [f"{notes['steps']:,} steps"] if "steps" in notes else []
+    said += [_left(math.sqrt(notes["objective_share"]))] if "objective_share" in notes else []
+    said += [f"{notes['evaluated']:,} rows looked at in full"] if "evaluated" in notes else []
+    said += [f"{one['total']:.1f} s with building the vectors"] if "steps" in notes else []
+    return ", ".join(said)
+
+
+def page(kept: dict[str, dict[str, Any]]) -> str:
+    """The tables with how they were made."""
+    words = (
+        "Seconds of the processor with one thread, each way in a process of its own, ours the fastest of its runs "
+        "before and after the others. *: estimated from the exact picks and one sampled one, see "
+        "`benchmarks/bayes.py`. batchbald is run with `strict=True`, so that it makes all k picks as the others do; "
+        "its exact picks are those with at most 10,000 configurations, and picks after them come from each way's own "
+        "samples. acs-fw and its peers start from the same vectors, of K numbers a row; what is left over is "
+        "|L - L_w| / |L|. Other processes ran on the machine."
+    )
+    parts = ["# Bayesian batches: batchbald and acs-fw\n", words + "\n"]
+    for case in WAYS:
+        if case in kept:
+            parts += [*kept[case]["lines"], f"`{kept[case]['command']}`; {kept[case]['about']}.\n"]
+    return "\n".join(parts)
+
+
+def keep(out: Path, case: str, lines: list[str], arguments: str) -> None:
+    """Put a method's table into the page; those measured before stay, from the file beside it."""
+    file = out.with_suffix(".json")
+    kept: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    about = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+    command = f"python benchmarks/bayes.py {arguments}".strip()
+    kept[case] = {"lines": lines, "command": command, "about": about}
+    file.write_text(json.dumps(kept, indent=1) + "\n")
+    out.write_text(page(kept))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, and write or print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    torch.set_num_threads(1)
-    n, k = (500, 10) if quick else (10_000, 50)
-    log_NKC = draws(n, 100, 10)
-    for name in ("bald", "batchbald", "acs-fw"):
-        began = time.process_time()
-        picks = lw.select(name, k, log_probs=log_NKC)
-        print(f"{name}: {time.process_time() - began:.2f} s", dict(picks.notes))
-    p_NKC = log_NKC.double().exp()
-    table_MK = torch.rand(CONFIGURATIONS, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    some = p_NKC[: min(n, 200)]
-    began = time.process_time()
-    plain_batchbald_step(some, table_MK)
-    step = (time.process_time() - began) * n / len(some)
-    exact = math.floor(math.log(CONFIGURATIONS, 10))
-    print(
-        f"plain batchbald: {step:.1f} s a pick with {CONFIGURATIONS} configurations, {step * (k - exact):.0f} s in all"
-    )
-    began = time.process_time()
-    plain_acs(log_NKC, k)
-    print(f"plain acs-fw: {time.process_time() - began:.2f} s")
+    parser.add_argument("--only", choices=list(WAYS), help="one method; the table of the other one is kept")
+    parser.add_argument("--peers", type=Path, default=peers.DEFAULT)
+    parser.add_argument("--out", type=Path, help="where the page goes; docs/results/bayes.md for a full run")
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    shapes = QUICK if asked.quick else FULL
+    if asked.worker:
+        torch.set_num_threads(1)
+        case, way, file = asked.worker
+        Path(file).write_text(json.dumps(WAYS[case][way][0](case, shapes[case])))
+        return 0
+    out = asked.out or (None if asked.quick else OUT)
+    for case in [asked.only] if asked.only else list(WAYS):
+        lines = table(case, shapes[case], measured(case, asked.quick, asked.peers))
+        print("\n".join(lines), flush=True)
+        if out is not None:
+            keep(out, case, lines, " ".join(sys.argv[1:] if arguments is None else arguments))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,7 +5,7 @@
     python benchmarks/bss.py estimate [--runs 2000]     coverage of the 95 % interval of the estimate
     python benchmarks/bss.py stop [--runs 5000]         the bias that the exact budget adds to it
     python benchmarks/bss.py train [--weights off]      a network on digits, weights on or off
-    python benchmarks/bss.py speed [--rows 1000000]     seconds, megabytes and passes' worth of matrix products
+    python benchmarks/bss.py speed [--rows 1000000]     CPU seconds, memory and passes' worth of matrix products
 
 Each prints a Markdown table.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
 import time
 from collections.abc import Callable
 
@@ -22,9 +21,12 @@ import numpy as np
 import torch
 
 import labelwise as lw
+from labelwise.choose import barrier as barrier_rules
 from labelwise.choose.barrier import Barrier
 from labelwise.report.estimate import pool_mean
+from measure import forget_peak, peak
 
+OFTEN = ((48, 0.0), (0, 4.0))  # B is decomposed at every look, or after 4 d draws
 KINDS = ("gaussian", "heavy-tailed", "clustered", "nearly singular")
 
 
@@ -43,18 +45,24 @@ def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def barriers(options: argparse.Namespace) -> None:
-    """Every step of `--runs` problems of each kind, to the natural end, with one draw and with several a look."""
-    print("| features | problems | steps | barriers broken | sum beta | eigenvalues over their interval | good |")
-    print("|---|---|---|---|---|---|---|")
+    """Every step of `--runs` problems of each kind, to the natural end.
+
+    By chance with one draw or several a look, and with B decomposed at every look or followed by Woodbury's formula.
+    """
+    torch.set_num_threads(1)
+    print(
+        "| features | problems | steps | barriers broken | sum beta | share of the interval used | good | decomposed |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for number, kind in enumerate(KINDS):
         rng = np.random.default_rng([options.seed, number])
-        steps, broken, sums, used, good, sure = 0, 0, [], [], 0, 0
+        steps, broken, sums, used, good, sure, looks, decomposed = 0, 0, [], [], 0, 0, 0, 0
         for _ in range(options.runs):
             d, gamma = int(rng.integers(1, 9)), float(np.exp(rng.uniform(math.log(options.finest), math.log(0.6))))
             x = features(kind, int(rng.integers(4 * d, 200)), d, rng)
             v = torch.from_numpy(np.linalg.svd(x, full_matrices=False)[0] * math.sqrt(len(x)))
+            several, barrier_rules.EXACT, barrier_rules.ROWS_PER_RANK = bool(rng.integers(2)), *OFTEN[rng.integers(2)]
             barrier, ended = Barrier(d, gamma), False
-            several = bool(rng.integers(2))
             while not ended:
                 look = barrier.look()
                 form = look.form(v)
@@ -68,6 +76,7 @@ def barriers(options: argparse.Namespace) -> None:
                     lam = torch.linalg.eigvalsh(barrier.matrix)
                     broken += not (barrier.lower < float(lam[0]) and float(lam[-1]) < barrier.upper)
                     steps += 1
+            looks, decomposed = looks + barrier.looks, decomposed + barrier.decompositions
             lam = barrier.eigenvalues() / barrier.mid
             low, high = (1 - 2 * gamma) / (1 - gamma**2), (1 + 2 * gamma) / (1 - gamma**2)
             sums.append(barrier.total / barrier.mid)
@@ -77,7 +86,8 @@ def barriers(options: argparse.Namespace) -> None:
                 good += float(lam[0]) >= 0.75 and float(lam[-1]) <= 1.25
         print(
             f"| {kind} | {options.runs} | {steps:,} | {broken} | {min(sums):.3f} to {max(sums):.5f} "
-            f"| {np.mean(used):.2f}, at most {max(used):.2f} | {good} of {sure} with gamma <= 0.1165 |",
+            f"| {np.mean(used):.2f}, at most {max(used):.2f} | {good} of {sure} with gamma <= 0.1165 "
+            f"| {decomposed:,} of {looks:,} looks |",
             flush=True,
         )
 
@@ -209,27 +219,46 @@ def train(options: argparse.Namespace) -> None:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """One selection of k = 10,000 of a basis of 256, beside the time of one product of all rows by 256 x 256."""
-    n, width, k = options.rows, 256, 10_000
-    x = torch.randn(n, width, generator=torch.Generator().manual_seed(0))
-    square = torch.randn(width, width, generator=torch.Generator().manual_seed(1))
-    once = []
-    for _ in range(3):
-        began = time.perf_counter()
-        for part in x.split(8192):
-            part @ square
-        once.append(time.perf_counter() - began)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    began = time.perf_counter()
-    s = lw.select("bss", k, basis=x)
-    took = time.perf_counter() - began
-    extra = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
-    print("| rows | basis | k | seconds | one product | passes' worth | extra MB | decompositions | draws |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    """Selections of a basis of 256, in CPU seconds beside those of one product X^T X, measured before and after.
+
+    `--only volume-greedy` is the D-optimal design.
+    """
+    torch.set_num_threads(1)  # threads that wait for each other would count as work on a busy machine
+    n, width = options.rows, 256
+    x, block = torch.empty(n, width), 1 << 16
+    for number, part in enumerate(x.split(block)):
+        part.normal_(generator=torch.Generator().manual_seed(options.seed + number))
     print(
-        f"| {n:,} | {width} | {k:,} | {took:.1f} | {min(once):.2f} | {took / min(once):.0f} | {extra:.0f} "
-        f"| {s.notes['decompositions']:,} | {s.notes['draws']:,} |"
+        "| strategy | rows | basis | k | CPU s | a product | passes' worth | extra MB | looks | decomposed | sweeps |"
     )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for name in options.only or ("bss", "leverage", "volume"):
+        for k in options.k or (10_000,):
+            once = _product_seconds(x, block)
+            before = forget_peak()
+            began = time.process_time()
+            s = lw.select(lw.strategies.Volume(rule="greedy") if name == "volume-greedy" else name, k, basis=x)
+            took, extra = time.process_time() - began, (peak() - before) / 1e6
+            once = min(once, _product_seconds(x, block))
+            seen = [s.notes.get(note) for note in ("looks", "decompositions", "sweeps")]
+            counts = " | ".join("" if count is None else f"{count:,}" for count in seen)
+            print(
+                f"| {name} | {n:,} | {width} | {k:,} | {took:.1f} | {once:.2f} | {took / once:.1f} | {extra:.0f} "
+                f"| {counts} |",
+                flush=True,
+            )
+
+
+def _product_seconds(x: torch.Tensor, block: int) -> float:
+    """CPU seconds of X^T X in the precision of X, by blocks of rows: the best of three."""
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        total = torch.zeros(x.shape[1], x.shape[1])
+        for part in x.split(block):
+            total.addmm_(part.T, part)
+        seconds.append(time.process_time() - began)
+    return min(seconds)
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """What the gradient signals cost: `python benchmarks/dynamical.py` (`--quick` for a minute).
 
 For each network, norm and inner product of every row's gradient, beside one plain forward pass over the same rows:
-ours, `torch.func` (vmap of grad, the inner product from built gradients), and BackPACK in an environment of its own
-(`python -m venv .backpack; .backpack/bin/pip install torch backpack-for-pytorch`). Each is a process of its own, in
-which the forward pass is timed too, turn by turn: ratios of the fastest turns. Extra memory is the peak above what is
-held before the first turn, the model and the rows; it is measured for one and for four batches.
+ours, `torch.func` (vmap of grad, the inner product from built gradients), and BackPACK in the environment of the peers
+(`python benchmarks/peers.py setup`). Each is a process of its own with one thread, in which the forward pass is timed
+too, turn by turn: ratios of the fastest turns, in seconds of the processor, since machines are shared. Extra memory is
+the peak above what is held before the first turn, the model and the rows; it is measured for one and for four batches.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import platform
 import resource
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from measure import forget_peak, peak
 
 MB = 1e6
 LIMIT = 12 << 30  # bytes of address space
+SECONDS = 1800  # of the clock, for one measurement
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "labelwise" / "bench" / "convnets.py"
 
 
@@ -41,6 +43,7 @@ def network(name: str) -> nn.Module:
 
 def ours(model: nn.Module, along: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """|g|^2 + 2 g . s of each row of a batch, by layer rules."""
+    from labelwise.signals.forward import small_parts
     from labelwise.signals.ghost.collect import Asked
     from labelwise.signals.gradients import RowGradients
 
@@ -48,10 +51,13 @@ def ours(model: nn.Module, along: list[Tensor]) -> Callable[[Tensor], Tensor]:
     asked = Asked(norm=True, along={name: value for (name, _), value in zip(model.named_parameters(), along)})
 
     def run(x: Tensor) -> Tensor:
-        answer = reader.ask(x, asked)
-        assert answer.sq_norm is not None
-        assert answer.dot is not None
-        return answer.sq_norm + 2 * answer.dot
+        found = []
+        for part in small_parts(len(x), x.device):  # as the reader of a model does it
+            answer = reader.ask(x[part], asked)
+            assert answer.sq_norm is not None
+            assert answer.dot is not None
+            found.append(answer.sq_norm + 2 * answer.dot)
+        return torch.cat(found)
 
     return run
 
@@ -101,6 +107,7 @@ WAYS = {"ours": ours, "torch.func": func, "BackPACK": backpack}
 def measure(way: str, name: str, batch: int, turns: int) -> dict[str, Any]:
     """Seconds of a forward pass and of scoring a batch, extra memory of one batch and of four, and some scores."""
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    torch.set_num_threads(1)
     model = network(name)
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(batch, 3, 32, 32, generator=draw)
@@ -109,23 +116,23 @@ def measure(way: str, name: str, batch: int, turns: int) -> dict[str, Any]:
         model(x[:2])
     run = WAYS[way](model, along)
     scores = run(x[:8])
-    forwards, walls, extra = [], [], []
+    forwards, spent, extra = [], [], []
     base = forget_peak()
     for more in (1, 3):
         for _ in range(more):
             run(x)
         extra.append((peak() - base) / MB)
     for _ in range(turns):
-        start = time.perf_counter()
+        start = time.process_time()
         with torch.no_grad():
             model(x)
-        middle = time.perf_counter()
+        middle = time.process_time()
         run(x)
         forwards.append(middle - start)
-        walls.append(time.perf_counter() - middle)
+        spent.append(time.process_time() - middle)
     return {
         "forward": min(forwards),
-        "seconds": min(walls),
+        "seconds": min(spent),
         "extra": extra,
         "scores": scores.double().tolist(),
         "threads": torch.get_num_threads(),
@@ -137,9 +144,9 @@ def in_process(way: str, name: str, batch: int, turns: int, python: str) -> dict
     """`measure` in a process of its own; what stopped it is part of the answer."""
     command = [python, __file__, "--worker", way, "--networks", name, "--batch", str(batch), "--turns", str(turns)]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return {"stopped": "> 600 s"}
+        return {"stopped": f"> {SECONDS} s"}
     except OSError:
         return {"stopped": "not installed"}
     if run.returncode:
@@ -169,9 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the tutorial network, a small batch")
     parser.add_argument("--networks", default="tutorial_cnn,vgg11,resnet18")
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--more", type=int, default=0, help="another batch size, at which ours alone is measured")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--backpack", type=Path, default=Path(".backpack"), help="environment with BackPACK")
+    parser.add_argument("--backpack", type=Path, default=Path(".peers"), help="environment with BackPACK")
     parser.add_argument("--out", type=Path, help="also write the table here")
     parser.add_argument("--worker", choices=list(WAYS), help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
@@ -181,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     names = ["tutorial_cnn"] if asked.quick else asked.networks.split(",")
     batch = 32 if asked.quick else asked.batch
     lines = [
-        "| network | batch | way | forward passes | one forward, ms | extra MB, 1 batch | 4 batches | differs by |",
+        "| network | batch | way | forward passes | one forward, CPU ms | extra MB, 1 batch | 4 batches | differs by |",
         "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)
@@ -194,9 +202,30 @@ def main(arguments: list[str] | None = None) -> int:
             lines.append(line(name, batch, way, found, reference))
             print(lines[-1], flush=True)
             reference = reference or found
-    if asked.out is not None:
-        asked.out.write_text("\n".join(lines) + "\n")
+        if asked.more:
+            found = in_process("ours", name, asked.more, asked.turns, sys.executable)
+            lines.append(line(name, asked.more, "ours", found, reference))
+            print(lines[-1], flush=True)
+        if asked.out is not None:  # after each network: a long run that is stopped leaves what it has
+            asked.out.write_text(page(lines, " ".join(sys.argv[1:])))
     return 0
+
+
+def page(lines: list[str], arguments: str) -> str:
+    """The table with what it says and how it was made."""
+    about = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, one thread"
+    return "\n".join(
+        [
+            "# Gradient signals: cost of a row\n",
+            "Squared norm and inner product with one given gradient, over all parameters, for every row of a batch of "
+            "random 32 x 32 images. `forward passes` is CPU time over that of one plain forward pass in the same "
+            "process, fastest turn of each; `extra MB` the peak of memory above model and rows; `differs by` the "
+            "largest relative difference of scores from ours.\n",
+            f"`python benchmarks/dynamical.py {arguments}`; {about}; other processes ran on the machine.\n",
+            *lines,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

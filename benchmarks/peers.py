@@ -1,7 +1,8 @@
 """Peers: other libraries on the same inputs, in an environment of their own.
 
-`python benchmarks/peers.py setup [DIR]` makes the environment (default .peers). The adapters below are called by
-measure.py with that environment's Python; each gives a function of k that returns the picks.
+`python benchmarks/peers.py setup [DIR]` makes the environment (default .peers), and inside it a second one, numpy1,
+for peers that fail with current NumPy. The adapters below are called by measure.py with that environment's Python; each
+gives a function of k that returns the picks. bayes.py and dynamical.py call the others by themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from typing import Any
 
 import numpy as np
 
-PACKAGES = ("scikit-learn", "scikit-activeml", "small-text", "baal")
+PACKAGES = ("scikit-learn", "scikit-activeml", "small-text", "baal", "backpack-for-pytorch")
+ALONE = ("toma", "batchbald_redux")  # without what they ask for: notebooks, and a torchvision that breaks baal
+OLDER = "numpy1"
+OLDER_PACKAGES = ("numpy<2", "scikit-learn<1.6", "bmdal_reg")
 DEFAULT = Path(".peers")
 
 Arrays = dict[str, np.ndarray]
@@ -41,9 +45,18 @@ def setup(folder: Path) -> int:
         fine = (
             not subprocess.run([*pinned, package]).returncode or not subprocess.run([*pip, torch, package]).returncode
         )
-        print(f"{package}: {'installed' if fine else 'could not be installed; it will be reported as absent'}")
-        failed += not fine
-    return failed
+        failed += _said(package, fine)
+    for package in ALONE:
+        failed += _said(package, not subprocess.run([*pip, "--no-deps", package]).returncode)
+    venv.create(folder / OLDER, with_pip=True)
+    older = [python_of(folder / OLDER), *pip[1:]]
+    return failed + _said(OLDER_PACKAGES[-1], not subprocess.run([*older, torch, *OLDER_PACKAGES]).returncode)
+
+
+def _said(package: str, fine: bool) -> int:
+    """1 for a package that could not be installed, which is said."""
+    print(f"{package}: {'installed' if fine else 'could not be installed; it will be reported as absent'}")
+    return int(not fine)
 
 
 def python_of(folder: Path) -> str:

@@ -1,10 +1,14 @@
-"""Fails when this environment holds packages that must not be there on a machine without a GPU."""
+"""Fails when this environment holds packages that must not be there on a machine without a GPU.
+
+Says as well which tests cannot run here.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import shutil
 import sys
+from pathlib import Path
 
 # torchvision from a general index breaks beside a CPU build of torch, and the others are gigabytes nobody can use here.
 FORBIDDEN = ("torchvision", "torchaudio", "triton", "nvidia-", "pytorch-triton", "cuda-")
@@ -16,7 +20,19 @@ def found() -> list[str]:
     return sorted(name for name in names if name.startswith(FORBIDDEN))
 
 
+def left_out() -> list[str]:
+    """What the tests will leave out on this machine, each with what brings it in."""
+    missing = []
+    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        missing.append("the labelling page in a browser (apt-get install chromium)")
+    if not shutil.which("initdb") and not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        missing.append("the store on PostgreSQL (apt-get install postgresql)")
+    return missing
+
+
 if __name__ == "__main__":
+    for part in left_out():
+        print(f"left out of the tests on this machine: {part}")
     if shutil.which("nvidia-smi"):
         sys.exit(0)
     bad = found()

@@ -6,8 +6,10 @@ import torch
 
 import labelwise as lw
 import references_bayes as slow
+from labelwise.choose import frank_wolfe
+from labelwise.choose.frank_wolfe import Path
 from labelwise.keys import Key
-from labelwise.shards import Shards, shards_of
+from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.spec import LogProbs
 from labelwise.strategies import AcsFw, acs_fw
 
@@ -15,13 +17,14 @@ from labelwise.strategies import AcsFw, acs_fw
 def _sequence(log_probs: np.ndarray, k: int, monkeypatch: pytest.MonkeyPatch, strategy: AcsFw) -> list[int]:
     """Every index Frank-Wolfe takes, repeats included."""
     seen: list[int] = []
-    plain = acs_fw._row
+    plain = acs_fw.frank_wolfe
 
-    def noted(pool: Shards, pick: torch.Tensor) -> tuple[torch.Tensor, float]:
-        seen.append(int(pick[0]))
-        return plain(pool, pick)
+    def noted(pool: Shards, k: int, most: int, slack: float) -> Path:
+        path = plain(pool, k, most, slack)
+        seen.extend(path.sequence)
+        return path
 
-    monkeypatch.setattr(acs_fw, "_row", noted)
+    monkeypatch.setattr(acs_fw, "frank_wolfe", noted)
     strategy.select(
         shards_of(torch.arange(len(log_probs)), {LogProbs(): torch.tensor(log_probs)}), Shards([]), k, Key(0)
     )
@@ -48,6 +51,37 @@ def test_the_sequence_of_indices_is_that_of_the_loop(seed: int, entropy: float, 
     assert got.weights.mean() == pytest.approx(1)
     assert got.notes["objective"] == pytest.approx(objective, rel=1e-6, abs=1e-9)
     assert got.notes["objective_share"] == pytest.approx(objective / float(vectors.sum(0) @ vectors.sum(0)), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [2, 8, 200])
+def test_steps_guessed_on_a_short_list_are_those_of_single_steps(dtype, rows: int, monkeypatch: pytest.MonkeyPatch):
+    """Also with copies of rows, most of them outside the list, and rows in several shards."""
+    log_probs = slow.random_log_probs(np.random.default_rng(1), 150, 40, 4)
+    log_probs = np.concatenate([log_probs, log_probs[:50]]).astype(dtype)
+    ids = torch.from_numpy(np.random.default_rng(2).permutation(200))
+    columns = {LogProbs(): torch.tensor(log_probs)}
+    found, products = [], []
+    plain = frank_wolfe._multiplied
+    monkeypatch.setattr(frank_wolfe, "_multiplied", lambda *given: products.append(len(given[0])) or plain(*given))
+    for ahead, most in ((0, rows), (16, rows)):
+        products.clear()
+        monkeypatch.setattr(frank_wolfe, "AHEAD", ahead)
+        monkeypatch.setattr(frank_wolfe, "LEAST", most)
+        monkeypatch.setattr(frank_wolfe, "LARGEST", most)
+        pool = Shards(
+            [Shard(ids[part], {s: c[part] for s, c in columns.items()}) for part in torch.arange(200).chunk(3)]
+        )
+        got = AcsFw().select(pool, Shards([]), 40, Key(0))
+        found.append((got.ids.tolist(), got.notes["steps"], got.notes["objective"]))
+        if not ahead:
+            assert set(products) == {1}
+            assert len(products) == 3 * got.notes["steps"]
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-9)
+    if rows == 200 and dtype == np.float64:  # every guess is right: few products for many steps
+        assert len(products) < 3 * found[1][1] / 4
+    assert not any(name in shard.state for shard in pool._shards for name in ("vector", "sigma", "products"))
 
 
 def test_repeats_are_gone_past_until_k_rows_are_distinct():

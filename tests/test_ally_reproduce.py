@@ -8,23 +8,24 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.bench import reproduce_ally
-from labelwise.bench.curve_numbers import labels_to
+from labelwise.bench import ally_setup, reproduce_ally
+from labelwise.bench.curve_numbers import against_random, labels_to, saved_numbers
 from labelwise.bench.data import Data, load
 from labelwise.bench.reproductions import Setting, reproduce, reproductions
 from labelwise.choose.dual_head import DualHead
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.pool import Pool
+from labelwise.report import Record
 from labelwise.signals.forward import ModelReader
 from labelwise.theory import most_informative
 
-TINY = reproduce_ally.Sizes(20, 10, 1, 1, (16,), 1e-2, 15, epsilons=(0.2, 20.0), copies=(1, 2), images=3)
+TINY = ally_setup.Sizes(20, 10, 1, 1, (16,), 1e-2, 15, epsilons=(0.2, 20.0), copies=(1, 2), images=3)
 
 
 @pytest.fixture(scope="module")
-def digits() -> reproduce_ally.Study:
-    return reproduce_ally.Study(load("digits", limit=200), TINY, Setting())
+def digits() -> ally_setup.Study:
+    return ally_setup.Study(load("digits", limit=200), TINY, Setting())
 
 
 def test_every_figure_is_registered():
@@ -32,18 +33,22 @@ def test_every_figure_is_registered():
 
 
 @pytest.mark.parametrize("name", ["figure2", "figure4", "figure5", "figure6"])
-def test_curves(name: str, digits: reproduce_ally.Study):
+def test_curves(name: str, digits: ally_setup.Study):
     result = getattr(reproduce_ally, name)(Setting(), digits)
     assert result.picture.startswith(b"\x89PNG")
     text = json.dumps(result.numbers, allow_nan=False)
     assert '"labels": [20, 30]' in text
     assert result.verdict
+    assert result.table.startswith("| ")
+    assert {record.labels for record in result.records} == {20, 30}
     if name == "figure2":
+        assert "not told apart: entropy, badge, kcenter, bait, ally." in result.verdict  # one seed
+        assert "ALLY does not measurably beat random here." in result.verdict
         assert set(result.numbers["accuracy"]) == {"random", "entropy", "badge", "kcenter", "bait", "ally"}
         starts = {shown["mean"][0] for shown in result.numbers["accuracy"].values()}
         assert len(starts) <= 2  # the same first batch; only ALLY trains otherwise
     if name == "figure5":
-        assert set(result.numbers["lost"]) == {"entropy", "ally", "ally, 1 clusters"}
+        assert set(result.numbers["lost"]) == {"entropy", "ally", "ally in 1 cluster"}
 
 
 def test_regression_by_rows_and_by_person():
@@ -52,20 +57,29 @@ def test_regression_by_rows_and_by_person():
     y = x[:, 0] * 3 + 10
     pool, test = Pool.of(x[:120], labels=y[:120]), Pool.of(x[120:], labels=y[120:])
     data = Data("made", "table", "regress", "rmse", pool, test, None, None, "none")
-    result = reproduce_ally.figure3(Setting(), reproduce_ally.Study(data, TINY, Setting()))
+    result = reproduce_ally.figure3(Setting(), ally_setup.Study(data, TINY, Setting()))
     assert set(result.numbers["rows"]["rmse"]) == {"random", "kcenter", "bait", "ally"}
-    assert set(result.numbers["person"]) == {"rmse", "r2"}
-    rows, held = reproduce_ally._by_rows(reproduce_ally.Study(data, TINY, Setting()))
-    assert (len(rows), len(held)) == (120, 40)
-    assert not set(rows.ids.tolist()) & set(held.ids.tolist())
+    assert set(result.numbers["person"]) == {"rmse", "r2", "against_random"}
+    assert {record.run.split("/")[0] for record in result.records} == {"made by rows", "made by person"}
+    for split in ally_setup.splits(ally_setup.Study(data, TINY, Setting())):
+        parts = [set(part.ids.tolist()) for part in (split.pool, split.valid)]
+        assert [len(part) for part in parts] == [108, 12]
+        assert len(split.test) == 40
+        assert not parts[0] & parts[1]
+    rows, _ = ally_setup.splits(ally_setup.Study(data, TINY, Setting()))
+    assert not set(rows.pool.ids.tolist()) & set(rows.test.ids.tolist())
 
 
 def test_images_on_their_way(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(reproduce_ally.SIZES, "small", replace(TINY, limit=300, epochs=40))
+    monkeypatch.setitem(ally_setup.SIZES, "small", replace(TINY, limit=300, epochs=40))
     result = reproduce("ally/figure1", Setting(), tmp_path)
     assert (tmp_path / "ally-figure1.png").read_bytes().startswith(b"\x89PNG")
     duals = json.loads((tmp_path / "ally-figure1.json").read_text())["duals"]
     assert len(duals) == 5
+    page = (tmp_path / "ally-figure1.md").read_text()
+    assert result.verdict in page
+    assert "python " in page
+    assert result.verdict in (tmp_path / "README.md").read_text()
     assert np.mean(duals[-1]) > np.mean(duals[0])
     assert result.numbers["steps"] == [0, 50, 100, 150, 200]
 
@@ -118,6 +132,24 @@ def test_generation_goes_up_the_slope_of_a_known_head():
 def test_arguments_of_generation(bad: dict):
     with pytest.raises(ArgumentError):
         most_informative(nn.Linear(2, 2), lambda h: h[:, 0], torch.tensor([[0.5, 0.5]]), **bad)
+
+
+def test_who_beats_random_by_labels_and_by_area():
+    def records(name: str, gain: float) -> list[Record]:
+        own = 0.004 if name == "ally" else 0.0  # above random in half of the seeds, below in the others
+        at = [(s, n) for s in range(6) for n in (10, 60, 110)]
+        values = {(s, n): 0.5 + 0.001 * n + gain + 0.002 * s + own * (-1) ** s for s, n in at}
+        return [Record(f"d/m/{name}/{s}", name, s, n, n, {"accuracy": v}) for (s, n), v in values.items()]
+
+    found = [*records("random", 0), *records("good", 0.03), *records("ally", 0), *records("bad", -0.03)]
+    numbers = saved_numbers(found, "accuracy")
+    assert numbers["good"]["saved"] > 0.1 > numbers["bad"]["saved"]
+    assert numbers["good"]["area_p"] == numbers["bad"]["area_p"] == 2 / 64
+    assert numbers["good"]["area_gain"] == pytest.approx(0.03, abs=0.005)
+    said = against_random(found, "accuracy")
+    assert said.count("better: good; worse: bad; not told apart: ally.") == 2
+    assert said.endswith("ALLY does not measurably beat random here.")
+    assert "does not" not in against_random([*records("random", 0), *records("ally", 0.03)], "accuracy")
 
 
 def test_labels_to_a_level():

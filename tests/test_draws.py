@@ -93,11 +93,29 @@ def test_a_read_of_everything_is_the_same_as_one_by_one(source: str):
         torch.testing.assert_close(rows.tensor(signal), alone.tensor(signal))
 
 
-@pytest.mark.parametrize("source", ["bayesian", "ensemble", "forest"])
+@pytest.mark.parametrize("source", ["ensemble", "forest"])
 def test_the_prediction_is_the_mean_of_the_softmaxes(source: str):
     reader = fitted(source).reader
     (rows,) = read(reader, Pool.of(X), IDS, (Probs(), LogProbs(9)), N)
     torch.testing.assert_close(rows.tensor(Probs()), rows.tensor(LogProbs(9)).exp().mean(1), rtol=1e-4, atol=1e-6)
+
+
+def probs(reader, batch: int, ids: torch.Tensor = IDS) -> torch.Tensor:
+    return torch.cat([rows.tensor(Probs()) for rows in read(reader, Pool.of(X), ids, (Probs(),), batch)])
+
+
+def test_the_prediction_of_a_bayesian_network_follows_from_the_key_of_the_fit_and_the_row():
+    reader = fitted("bayesian", key=3).reader
+    found = probs(reader, N)
+    torch.manual_seed(5)
+    assert torch.equal(probs(fitted("bayesian", key=3).reader, N), found)
+    assert not torch.equal(probs(fitted("bayesian", key=4).reader, N), found)
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(probs(reader, 7, IDS[order]), found[order], rtol=1e-5, atol=1e-6)
+    drawn = log_probs(reader).exp()  # 12 draws of the weights; the prediction has 12 draws of the outputs
+    error = (2 * drawn.var(1) / drawn.shape[1]).sqrt()
+    assert float(((found - drawn.mean(1)).abs() / error.clamp_min(1e-4)).max()) < 6
+    assert not torch.allclose(found, drawn.mean(1), atol=1e-5)
 
 
 @pytest.mark.parametrize("source", ["dropout", "laplace"])

@@ -78,11 +78,39 @@ def test_local_noise_is_of_each_row_and_drawn_weights_are_of_all():
     assert torch.equal(made(twice)[0], made(twice)[1])
 
 
-def test_the_prediction_is_the_mean_softmax_over_the_draws():
-    made = layer(draws=5).eval()
-    weights = made.drawn().weight_KOD
-    expected = torch.stack([F.linear(H, w, made.bias).softmax(1) for w in weights]).mean(0)
-    torch.testing.assert_close(made(H).exp(), expected)
+def test_the_prediction_is_the_mean_softmax_over_draws_of_the_outputs():
+    """In law that of the draws of the weights: means over many of both agree within their errors."""
+    made = layer(draws=20_000).eval()
+    with torch.no_grad():
+        found = made(H).exp()
+        drawn = made.drawn().of_embedding(H).exp()
+        fresh = torch.stack([made.local(H).softmax(1) for _ in range(4000)])  # noise of its own for each row
+        plain = F.linear(H, made.weight, made.bias).softmax(1)
+    error = (drawn.var(1) / 20_000).sqrt()
+    assert float(((found - drawn.mean(1)).abs() / error).max()) < 5 * math.sqrt(2)
+    assert float(((found - fresh.mean(0)).abs() / (drawn.var(1) / 4000).sqrt()).max()) < 5 * math.sqrt(1.2)
+    assert float(((found - plain).abs() / error).max()) > 10  # the spread of the weights counts
+
+
+def test_a_prediction_depends_on_seed_and_row_alone(monkeypatch: pytest.MonkeyPatch):
+    made = layer(draws=8).eval()
+    reseed(made, Key(1))
+    torch.manual_seed(0)
+    first = made(H).detach()
+    torch.manual_seed(9)
+    torch.testing.assert_close(torch.cat([made(H[i : i + 1]) for i in (3, 1)]).detach(), first[[3, 1]])
+    assert torch.equal(copy.deepcopy(made)(H).detach(), first)
+    monkeypatch.setattr("labelwise.signals.variational.PART", 1)  # row by row inside, to keep its table small
+    torch.testing.assert_close(made(H).detach(), first)
+    reseed(made, Key(2))
+    assert not torch.allclose(made(H).detach(), first, atol=1e-4)
+
+
+def test_the_output_gradient_reaches_means_and_deviations_outside_training():
+    made = layer(draws=8).eval()
+    made(H)[:, 0].sum().backward()
+    assert float(made.weight.grad.abs().max()) > 0
+    assert float(made.rho.grad.abs().max()) > 0
 
 
 def test_draws_follow_from_the_seed():

@@ -138,6 +138,23 @@ def test_one_forward_pass_gives_all():
     assert len(passes) == 2
 
 
+def test_a_large_batch_is_differentiated_in_small_parts(monkeypatch):
+    """The same columns, and no layer ever sees more rows than a part has."""
+    model, x, y = model_and_pool()
+    pool, behind = Pool.of(x), Labelled(torch.arange(10), y[:10])
+    asked = (GradNorm(), LossJvp(), GradSketch(width=16), Probs(), Embedding())
+    found, seen = [], []
+    for most in (64, 4):
+        monkeypatch.setattr("labelwise.signals.forward.GRADIENT_ROWS", most)
+        (rows,) = read(ModelReader(model), pool, torch.arange(10, 40), asked, 30, behind)
+        found.append(rows)
+        model.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
+    for signal in asked:
+        torch.testing.assert_close(found[0].tensor(signal), found[1].tensor(signal))
+    assert max(seen) == 4
+    assert sum(seen) >= 40
+
+
 def test_the_gradient_of_labelled_rows_is_computed_once_for_a_fit(monkeypatch):
     model, x, y = model_and_pool()
     reader = ModelReader(model)

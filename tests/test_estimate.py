@@ -8,7 +8,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import labelwise as lw
 from labelwise.choose import Selection
-from labelwise.report.estimate import _bent, _factor, _student, pool_mean
+from labelwise.report.asked import Asked
+from labelwise.report.estimate import Interval, _student, factor_of, pool_mean, unlikely
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 3)).astype("f4")
@@ -22,17 +23,44 @@ def test_the_quantile_of_student():
         assert _student(freedom) == pytest.approx(t.ppf(0.975, freedom), abs=4e-3)
 
 
-def test_the_bend_is_the_inverse_of_the_cubic():
-    for a in (-0.8, -0.1, 1e-12, 0.3, 1.0):
-        for x in (-2.2, -1.0, 0.0, 0.7, 2.1):
-            t = _bent(x, a)
-            assert t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6 == pytest.approx(x, abs=1e-6)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_likelihood_ratio_is_that_of_a_slow_search(seed: int):
+    """max sum log(k p_i) over p with sum p = 1 and sum p g = 0, by its dual over a fine grid and then bisection."""
+    rng = np.random.default_rng(seed)
+    g = rng.exponential(size=20) * rng.uniform(0.2, 3, size=20) - [0.3, 0.8, 1.5][seed % 3]
+    low, high = -1 / g.max() * (1 - 1e-12), -1 / g.min() * (1 - 1e-12)
+    for _ in range(200):  # the sum falls in lam
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(x / (1 + middle * x) for x in g) > 0 else (low, middle)
+    p = np.array([1 / (20 * (1 + low * x)) for x in g])
+    assert p.sum() == pytest.approx(1)
+    assert float(p @ g) == pytest.approx(0, abs=1e-9)
+    assert unlikely(g) == pytest.approx(-2 * np.log(20 * p).sum(), rel=1e-7)
+    assert unlikely(g - g.mean()) == pytest.approx(0, abs=1e-12)
+    assert unlikely(np.abs(g)) == math.inf
+
+
+def test_the_ends_of_the_interval_are_as_unlikely_as_they_should_be():
+    from scipy.stats import t
+
+    rng = np.random.default_rng(1)
+    values, weights = rng.exponential(size=150), rng.uniform(0.5, 2, size=150)
+    effective = weights.sum() ** 2 / (weights**2).sum()
+    found = pool_mean(values, weights, factor=0.8)
+    assert found.value == pytest.approx(np.average(values, weights=weights))
+    point = t.ppf(0.975, effective - 1)
+    arms = {found.low: point * (1 - 0.5 / math.sqrt(effective)), found.high: point * (1 + 3.5 / math.sqrt(effective))}
+    for end, q in arms.items():
+        assert unlikely(weights * (values - end)) == pytest.approx(0.8 * q * q, rel=1e-3)
+    assert pool_mean(values, weights, factor=0.0) == Interval(found.value, *[pytest.approx(found.value)] * 2)
+    scaled = pool_mean(1e6 * values, weights, factor=0.8)
+    assert (scaled.low, scaled.high) == pytest.approx((1e6 * found.low, 1e6 * found.high))
 
 
 def test_equal_weights_are_the_textbook():
-    values = np.random.default_rng(1).normal(size=2000)
-    found = pool_mean(values, np.ones(2000))
-    half = 1.96 * values.std() / math.sqrt(2000)
+    values = np.random.default_rng(1).normal(size=20_000)
+    found = pool_mean(values, np.ones(20_000))
+    half = 1.96 * values.std() / math.sqrt(20_000)
     assert found.value == pytest.approx(values.mean())
     assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.05 * half)
     from scipy.stats import binomtest
@@ -79,7 +107,7 @@ def test_coverage_in_simulation(name: str):
     hits = np.zeros(2)
     for seed in range(runs):
         s = lw.select(lw.strategies.get(name), k, embedding=x, seed=seed)
-        factor = 1 - k / n if name == "random" else _factor(s.notes)
+        factor = 1 - k / n if name == "random" else factor_of(s.notes)
         for i, (f, share) in enumerate(((right, True), (loss, False))):
             found = pool_mean(f[s.ids], s.weights, share=share, factor=factor)
             hits[i] += found.low <= f.mean() <= found.high
@@ -160,9 +188,9 @@ def test_too_few_labels_or_filled_batches_give_none():
         picks = al.ask(k)
         al.tell(picks.ids, Y[picks.ids])
     assert al.estimate is None
-    from labelwise.report.estimate import asked
-
-    reader = al.fit().reader
     plain = Selection(np.arange(20), np.ones(20), np.ones(20), {"filled": 3})
-    assert asked(lw.strategies.Leverage(), plain, 100, reader) is None
-    assert asked(lw.strategies.Leverage(), Selection(plain.ids, plain.weights, plain.scores), 100, None) is None
+    whole = Selection(plain.ids, plain.weights, plain.scores)
+    for picks, model, law in ((plain, True, ""), (whole, False, ""), (whole, True, "replaced")):
+        assert Asked.of(lw.strategies.Leverage(), picks, 1, 40, 100, model).law == law
+    assert Asked.of(lw.strategies.Random(), whole, 1, 40, 100, True).law == "once"
+    assert Asked.of(lw.strategies.Margin(), whole, 1, 40, 100, True).law == ""

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from labelwise.signals.ghost import RULES, pieces, register
+from labelwise.signals.ghost import RULES, pieces, register, tiles
 from labelwise.signals.ghost.collect import Asked
+from labelwise.signals.ghost.convolution import Patches
 from labelwise.signals.ghost.linear import added
 from labelwise.signals.gradients import RowGradients
 from references_dynamical import row_gradients, trained
@@ -157,6 +158,40 @@ def test_convolution_in_one_dimension(settings):
 def test_convolution_in_three_dimensions(settings):
     x = inputs(4, 5, 6, 5)
     check(ends(nn.Conv3d(4, 4, (2, 3, 2), **settings), x), x)
+
+
+FORMS = {  # product form, tiles from so many places on, costs of the tables by the input and by patches
+    "patches": (True, 10**9, (1, 1)),
+    "tiles": (True, 1, (1, 1)),
+    "table of the input": (False, 1, (1, 2)),
+    "table of patches": (False, 1, (2, 1)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_every_form_of_a_convolution_gives_the_same(form, monkeypatch):
+    product, least, costs = FORMS[form]
+    monkeypatch.setattr("labelwise.signals.ghost.convolution.product_is_cheaper", lambda *sizes: product)
+    monkeypatch.setattr("labelwise.signals.ghost.tiles.LEAST", least)
+    monkeypatch.setattr(Patches, "_table_costs", lambda piece: costs)
+    monkeypatch.setattr(pieces, "CPU_SCRATCH", 3000)
+    tiled = []
+    plain = tiles.kernel_gradients
+    monkeypatch.setattr(tiles, "kernel_gradients", lambda *given: tiled.append(given[1].shape[2:]) or plain(*given))
+    for settings in SETTINGS:
+        x = inputs(4, 6, 7)
+        check(ends(nn.Conv2d(4, 4, 3, **settings), x), x)
+    assert bool(tiled) == (form == "tiles")
+    if form == "tiles":  # also of an odd height, and of a kernel that is wider than high
+        x = inputs(3, 7, 9)
+        check(ends(nn.Conv2d(3, 5, (3, 4), stride=(1, 2), dilation=(1, 2), padding=(1, 2)), x), x)
+        assert tiled[-1][0] == 7
+    else:
+        x = inputs(4, 9)
+        check(ends(nn.Conv1d(4, 4, 3, padding=1, groups=2), x), x)
+        x = inputs(2, 4, 5, 4)
+        check(ends(nn.Conv3d(2, 3, 2, stride=2, padding=1), x), x)
 
 
 def test_unequal_kernels_steps_and_margins():

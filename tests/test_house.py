@@ -29,11 +29,14 @@ ROOMS = [
     "store",
     "session",
     "loop",
+    "project",
+    "page",
     "bench",
     "cli",
 ]
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 HEAVY = ["matplotlib", "sklearn", "scipy", "pandas", "pyarrow", "PIL", "fastapi", "uvicorn", "ray", "datasets"]
+HEAVY += ["sqlalchemy", "psycopg"]
 CLI_HEAVY = ["torch", "numpy", *HEAVY]
 
 

@@ -144,6 +144,41 @@ def test_full_updates_move_every_dual_after_every_step():
     assert torch.allclose(fit.published[Duals()], 3 * loss.double(), rtol=1e-5)  # 3 steps of 20 rows
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_dual_moves_once_in_as_many_visits_as_there_are_primal_steps(steps: int):
+    objective = PrimalDual(epsilon=0.2, eta=0.5, schedule=1.0, primal_steps=steps)
+    state, expected, moves = objective.init(1, None), 0.0, 0
+    for visit, loss in enumerate((1.2, 0.1, 2.0, 0.0, 5.2, 0.7, 0.3), 1):
+        state = objective.after(torch.tensor([loss]).double(), torch.tensor([0]), state)
+        if visit % steps == 0:
+            expected = max(0.0, expected + 0.5 / (1 + moves) * (loss - 0.2))
+            moves += 1
+        assert float(state["dual"][0]) == pytest.approx(expected)
+
+
+def test_full_updates_sweep_once_in_as_many_primal_steps_over_the_epochs():
+    # 3 steps an epoch, 2 epochs, a sweep after every fourth step: one in all.
+    objective = PrimalDual(update="full", epsilon=0.0, eta=1.0, stop=None, primal_steps=4)
+    fit = fitted(TorchLearner(net, epochs=2, batch=20, lr=1e-5, objective=objective, patience=None))
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(fit.reader.model(torch.from_numpy(X)), Y, reduction="none")
+    assert fit.notes["best_epoch"] == 2
+    assert torch.allclose(fit.published[Duals()], loss.double(), rtol=1e-3)
+
+
+def test_gradients_are_clamped_entry_by_entry():
+    def moved(clamp: float | None) -> torch.Tensor:
+        learner = TorchLearner(net, epochs=1, batch=60, lr=1.0, optimiser="sgd", momentum=0.0, holdout=0, clamp=clamp)
+        before, after = learner._start(Key(0), None), fitted(learner).reader.model
+        return torch.cat([(b - a).flatten() for a, b in zip(after.parameters(), before.parameters())]).detach()
+
+    free = moved(None)
+    assert float(free.abs().max()) > 0.05
+    assert torch.allclose(moved(0.05), free.clamp(-0.05, 0.05), atol=1e-6)
+    with pytest.raises(ArgumentError, match="clamp is above 0"):
+        TorchLearner(net, clamp=0)
+
+
 def test_training_ends_when_the_rows_are_right():
     fit = fitted(TorchLearner(net, lr=1e-2, objective=PrimalDual(stop=0.9)))
     assert "% of the training rows right" in fit.notes["stopped"]
@@ -249,9 +284,61 @@ def test_learners_that_cannot_be_trained_so_are_told():
         lw.Session(X, TorchLearner(net, fit=lambda model, x, y, w: None), "ally", classes=2)
 
 
+class Own:
+    """A learner of the user's own, with no more than the protocol asks for."""
+
+    def fit(self, pool, ids, labels, *, weights=None, classes, key, previous=None):
+        raise AssertionError("not trained here")
+
+    def restore(self, state, ids):
+        raise AssertionError("not restored here")
+
+
+def test_ensembles_and_laplace_take_the_objective_of_a_recipe_or_refuse_at_the_door():
+    from sklearn.linear_model import LogisticRegression
+
+    for wrap in (lw.ensemble, lw.laplace):
+        learner = wrap(TorchLearner(net, epochs=3))
+        al = lw.Session(X, learner, "ally", classes=2, seed=1)
+        assert isinstance(al.learner.learner.how.objective, PrimalDual)
+        assert isinstance(learner.learner.how.objective, Mean)  # what was given is as it was
+        for _ in range(2):
+            picks = al.ask(12)
+            al.tell(picks.ids, Y.numpy()[picks.ids])
+        assert al.fit().published[Duals()].shape == (24,)
+        name = type(learner).__name__
+        for inner in (LogisticRegression(), Own()):
+            with pytest.raises(ArgumentError, match=rf"'ally' trains by PrimalDual.*{name} cannot"):
+                lw.Session(X, wrap(inner), "ally", classes=2)
+    with pytest.raises(ArgumentError, match=r"'ally' trains by PrimalDual.*Own cannot"):
+        lw.Session(X, Own(), "ally", classes=2)
+
+
+def test_duals_of_an_ensemble_are_the_mean_of_its_members():
+    pool = Pool.of(X)
+    learner = lw.ensemble(TorchLearner(net, epochs=3, objective=PrimalDual()), members=2)
+    fit = learner.fit(pool, pool.ids, Y, classes=2, key=Key(0))
+    each = [
+        learner.learner.fit(pool, pool.ids, Y, classes=2, key=Key(0).fold("member", i)).published[Duals()]
+        for i in range(2)
+    ]
+    assert torch.allclose(fit.published[Duals()], (each[0] + each[1]) / 2)
+    assert not torch.equal(each[0], each[1])
+
+
+def test_a_recipe_that_goes_on_reaches_the_model_inside():
+    for wrap in (lw.ensemble, lw.laplace):
+        al = lw.Session(X, wrap(TorchLearner(net)), lw.recipes.get("dynamical"), classes=2)
+        assert al.learner.learner.goes_on
+    own = Own()
+    assert lw.Session(X, own, lw.recipes.get("dynamical"), classes=2).learner is own
+
+
 @pytest.mark.parametrize(
     "bad",
     [
+        {"primal_steps": 0},
+        {"primal_steps": 1.5},
         {"epsilon": -0.1},
         {"epsilon": "loose"},
         {"epsilon": math.inf},

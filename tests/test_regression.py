@@ -46,6 +46,21 @@ def test_a_learner_of_numbers_predicts_in_the_units_of_the_labels(make):
         list(read(fit.reader, pool, pool.ids, (Probs(),)))
 
 
+def test_an_ensemble_learns_numbers_and_laplace_says_that_it_does_not():
+    pool = Pool.of(X)
+    learner = lw.ensemble(torch_learner(), members=2)
+    assert learner.task == lw.Session(X, learner, "kcenter").task == lw.ensemble(net, task="regress").task == "regress"
+    fit = learner.fit(pool, pool.ids, torch.tensor(Y), classes=0, key=Key(0))
+    (rows,) = read(fit.reader, pool, pool.ids, (Prediction(),), 240)
+    each = [next(read(one, pool, pool.ids, (Prediction(),), 240)).tensor(Prediction()) for one in fit.reader.members]
+    assert torch.allclose(rows.tensor(Prediction()), (each[0] + each[1]) / 2)
+    assert evaluate(fit.reader, pool, pool.ids, torch.tensor(Y))["r2"] > 0.9
+    with pytest.raises(ArgumentError, match=r"made for numbers.*lw.ensemble"):
+        lw.laplace(torch_learner())
+    with pytest.raises(ArgumentError, match="made for 'regress'"):
+        lw.Session(X, learner, "random", task="classify")
+
+
 def test_metrics_of_a_hand_made_case():
     class Told:
         def gives(self, signal):

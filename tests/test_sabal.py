@@ -13,10 +13,11 @@ import torch
 import labelwise as lw
 import references_sabal as slow
 from labelwise import recipes, store
-from labelwise.choose import sparse, sparse_board, sparse_device, sparse_greedy
+from labelwise.choose import sparse, sparse_board, sparse_device, sparse_fused, sparse_greedy, sparse_iht_device
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
+from labelwise.signals.read import read
 from labelwise.signals.rows import Factored, Rows
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
@@ -174,6 +175,77 @@ def test_the_loop_of_an_accelerator_looks_seldom(monkeypatch: pytest.MonkeyPatch
     assert lw.select("sabal-greedy", 128, **inputs).notes["sweeps"] <= 5
 
 
+@pytest.mark.parametrize("form", INPUTS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("rule", ["exact", "paper"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1e-8, 1e-6), (1e-2, 1e-1), (3e3, 1e-1), (0.0, 0.0)])
+def test_the_iterations_of_an_accelerator_are_those_of_the_cpu(
+    form: str, dtype: type, rule: str, alpha: float, beta: float, monkeypatch: pytest.MonkeyPatch
+):
+    """On the CPU: the same iterations, without a graph around them; copies of a row are tied."""
+    monkeypatch.setattr(sparse_iht_device, "LOOK", 7)
+    monkeypatch.setattr(sparse_iht_device, "PART", 100)
+    for seed, copies in ((0, 1), (1, 3)):
+        inputs = {key: np.tile(value, (copies,) + (1,) * (value.ndim - 1)) for key, value in INPUTS[form](seed).items()}
+        inputs = {key: value.astype(dtype) for key, value in inputs.items()}
+        strategy = Sabal("iht", alpha, beta, iterations=50 if beta > 1e-2 else 3, prox=rule)
+        expected = lw.select(strategy, 17, **inputs)
+        with monkeypatch.context() as patch:
+            patch.setattr("labelwise.strategies.sabal.fits", lambda problem: True)
+            got = lw.select(strategy, 17, **inputs)
+        assert got.ids.tolist() == expected.ids.tolist()
+        np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(got.scores, expected.scores, rtol=1e-7, atol=1e-9)
+        for note in ("iterations", "stopped"):
+            assert got.notes[note] == expected.notes[note]
+        for note in ("objective", "share"):
+            assert got.notes[note] == pytest.approx(expected.notes[note], rel=1e-6)
+
+
+def test_an_accelerator_stops_when_w_does(monkeypatch: pytest.MonkeyPatch):
+    inputs = _gradient(1)
+    monkeypatch.setattr("labelwise.strategies.sabal.fits", lambda problem: True)
+    got = lw.select(Sabal("iht", 1e6, 0.1), 10, **inputs)
+    assert got.notes["stopped"] == "tolerance"
+    assert got.notes["iterations"] < sparse_iht_device.LOOK
+    again = lw.select(Sabal("iht", 1e6, 0.1, tolerance=0.0, iterations=got.notes["iterations"]), 10, **inputs)
+    assert again.notes["stopped"] == "iterations"
+    assert again.ids.tolist() == got.ids.tolist()
+    np.testing.assert_array_equal(again.weights, got.weights)
+
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@cuda
+@pytest.mark.parametrize("form", INPUTS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("triton", [True, False])
+def test_cuda_makes_the_picks_of_the_cpu(form: str, dtype: type, triton: bool, monkeypatch: pytest.MonkeyPatch):
+    if triton and not sparse_fused.available():
+        pytest.skip("needs Triton")
+    monkeypatch.setattr(sparse_fused, "available", lambda: triton)
+    for seed, copies in ((0, 1), (1, 2), (2, 3)):
+        inputs = {key: np.tile(value, (copies,) + (1,) * (value.ndim - 1)) for key, value in INPUTS[form](seed).items()}
+        here = {key: torch.from_numpy(value.astype(dtype)) for key, value in inputs.items()}
+        there = {key: value.cuda() for key, value in here.items()}
+        for strategy in (Sabal(), Sabal(alpha=1e2, beta=1e-4), Sabal("iht", 1e-2, 0.1), Sabal("iht", iterations=3)):
+            expected, got = lw.select(strategy, 40, **here), lw.select(strategy, 40, **there)
+            assert got.ids.tolist() == expected.ids.tolist()
+            near = 1e-7 if dtype is np.float64 else 1e-5
+            np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
+
+
+def test_kernels_are_not_asked_for_where_there_is_no_triton(monkeypatch: pytest.MonkeyPatch):
+    """The loops without them are then taken, also on an accelerator."""
+    inputs = _gradient(1)
+    expected = lw.select("sabal-greedy", 20, **inputs)
+    monkeypatch.setattr(sparse_fused, "available", lambda: False)
+    monkeypatch.setattr("labelwise.strategies.sabal.fits", lambda problem: True)
+    monkeypatch.setattr("labelwise.strategies.sabal.greedy_fused", None)
+    assert lw.select("sabal-greedy", 20, **inputs).ids.tolist() == expected.ids.tolist()
+
+
 def test_most_picks_cost_no_sweep():
     inputs = _gradient(1, n=2000, c=5, d=16)
     got = lw.select("sabal-greedy", 200, **inputs)
@@ -324,6 +396,56 @@ def test_batch_above_the_rank_without_beta_fills_up():
         got = lw.select(Sabal(solver, 1e-2, 0.0), 60, **inputs)
         assert len(set(got.ids.tolist())) == 60
         assert (got.weights > 0).sum() < 60 or solver == "iht"
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def _blobs(n: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, n)
+    return (rng.normal(size=(n, 4)) + labels[:, None]).astype(np.float32), labels
+
+
+def _net() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("name", ["sabal-greedy", "sabal-iht"])
+def test_notes_of_a_round(name: str):
+    """With the temperature by which LabelProbs were scaled: near one, the bias term is next to nothing."""
+    data, labels = _blobs()
+    learner = lw.TorchLearner(_net, epochs=20, lr=1e-2)
+    records = list(lw.rounds(lw.Pool.of(data), labels, learner, name, k=8, n=1, start=40))
+    notes, training = records[0].notes["selection"], records[0].notes["training"]
+    asked = {"objective", "bias", "variance", "share", "iterations", "stopped", "temperature"}
+    assert asked <= set(notes)
+    assert notes["temperature"] == training["temperature"]
+    assert notes["objective"] == pytest.approx(notes["bias"] + notes["beta_part"] + notes["variance"])
+    json.dumps(dict(notes), allow_nan=False)
+
+
+def test_a_session_with_a_bayesian_network():
+    data, labels = _blobs()
+    learner = lw.TorchLearner(lw.bayesian(_net, draws=12, hidden=8), epochs=20, lr=1e-2)
+    for solver in ("greedy", "iht"):
+        session = lw.Session(lw.Pool.of(data), learner, Sabal(solver, form="bayesian", draws=12), classes=3)
+        first = session.ask(30)
+        session.tell(first.ids, labels[first.ids])
+        picks = session.ask(9)
+        assert len(set(picks.ids.tolist()) - set(first.ids.tolist())) == 9
+        assert picks.notes["bias"] > 0
+        assert "temperature" not in picks.notes  # draws have none
+        log_probs = torch.cat([rows.tensor(LogProbs(12)) for rows in _read(session, data)])
+        left = np.setdiff1d(np.arange(len(data)), first.ids)
+        alone = lw.select(Sabal(solver, form="bayesian"), 9, log_probs=log_probs[left], ids=left)
+        assert alone.ids.tolist() == picks.ids.tolist()
+        session.tell(picks.ids, labels[picks.ids])
+        assert len(session.ask(9)) == 9
+
+
+def _read(session: lw.Session, data: np.ndarray) -> Any:
+    return read(session.fit().reader, lw.Pool.of(data), torch.arange(len(data)), (LogProbs(12),), 64)
 
 
 # --- parameters, forms, doors ----------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ def rounds(
     test: float | tuple[Any, Any] | None = 0.2,
     classes: int | Sequence[str] | None = None,
     task: Literal["classify", "regress"] | None = None,
+    weights: bool | None = None,
     seed: int = 0,
     spill: str | Path | None = None,
     batch: int = 256,
@@ -60,6 +61,7 @@ def rounds(
             the oracle too and are not counted), or None to measure nothing.
         classes: how many classes there are, or their names.
         task: "regress" where labels are numbers; what the learner is made for if None, else "classify".
+        weights: whether rows count in training by the weights they were drawn with; None as the learner is made.
         seed: the only source of chance.
         spill: a folder for mapped files, for pools larger than memory.
         batch: rows of one forward pass.
@@ -75,7 +77,9 @@ def rounds(
     held, source = _test_rows(test, source, answers, key.fold("test"))
     first = k if start is None else start
     _check_plan(first, k, n, len(source))
-    session = Session(source, learner, recipe, classes=classes, task=task, seed=seed, spill=spill, batch=batch)
+    session = Session(
+        source, learner, recipe, classes=classes, task=task, weights=weights, seed=seed, spill=spill, batch=batch
+    )
     return _run(session, answers, held, first, k, n, name or f"{session.recipe.name}/{seed}")
 
 
@@ -87,7 +91,7 @@ def _run(
     for number in range(n + 1):
         session.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         labels = len(session.labelled)
-        metrics, trained = _measure(session, held)
+        metrics, trained = measure(session, held)
         last = number == n
         picks = Selection(np.empty(0), np.empty(0), np.empty(0)) if last else session.ask(k)
         notes: dict[str, Any] = {
@@ -116,7 +120,7 @@ def _run(
         )
 
 
-def _measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:
+def measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:
     """Metrics of the model on the test rows, and the seconds it took to train."""
     if session.learner is None:
         return {}, 0.0

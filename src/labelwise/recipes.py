@@ -7,7 +7,6 @@ the objective that gives labelled rows their duals.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -15,9 +14,9 @@ from labelwise import strategies
 from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.train.fit import Learner
-from labelwise.train.objective import Objective
+from labelwise.train.lesson import going_on, with_objective
+from labelwise.train.objective import Mean, Objective, Weighted
 from labelwise.train.primal_dual import PrimalDual
-from labelwise.train.torch_learner import TorchLearner
 
 OBJECTIVES: dict[str, Objective] = {"ally": PrimalDual()}  # what a strategy's training minimises, where it says
 GOES_ON = ("dynamical",)  # strategies whose model is never drawn anew: dynamicAL, algorithm 1
@@ -55,17 +54,17 @@ class Recipe:
 
     def learner(self, learner: Learner) -> Learner:
         """The learner that trains by the objective of this recipe, and on from the last weights where it says so."""
-        if self.restart is False and isinstance(learner, TorchLearner):
-            learner = copy.copy(learner)
-            learner.goes_on = True
+        if self.restart is False:
+            learner = going_on(learner)
         if self.objective is None:
             return learner
-        if not isinstance(learner, TorchLearner):
+        found = with_objective(learner, self.objective)
+        if found is None:
             raise ArgumentError(
                 f"recipe {self.name!r} trains by {type(self.objective).__name__}, which needs the loss of every row "
                 f"while training; {type(learner).__name__} cannot be trained so. Pass a torch model or a TorchLearner."
             )
-        return learner.with_objective(self.objective)
+        return found
 
     def for_regression(self) -> Recipe:
         """This recipe for a model of numbers; NeedError where it needs class probabilities."""
@@ -96,6 +95,17 @@ def get(recipe: str | Strategy | Recipe) -> Recipe:
         return _recipe(recipe, then, strategies.get(then), strategies.get(first))
     strategy = strategies.get(recipe)
     return _recipe(recipe, recipe, strategy, strategy if strategy.cold else strategies.Random())
+
+
+def weighing(learner: Learner, weights: bool) -> Learner:
+    """A learner like this one in whose training rows count by their weights, `Weighted`, or all the same, `Mean`."""
+    found = with_objective(learner, Weighted() if weights else Mean())
+    if found is None:
+        raise ArgumentError(
+            f"weights={weights}: {type(learner).__name__} cannot be told whether to use the weights of its rows. Leave "
+            "weights= out, or pass a torch model, a scikit-learn estimator, or a learner with a method with_objective."
+        )
+    return found
 
 
 def _recipe(name: str, then: str, strategy: Strategy, start: Strategy) -> Recipe:

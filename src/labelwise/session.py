@@ -25,12 +25,12 @@ from labelwise.label.answers import classes_of, ids_of, task_of
 from labelwise.label.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
-from labelwise.report.estimate import Asked, asked
+from labelwise.report.asked import Asked
 from labelwise.shards import Shards, place
-from labelwise.signals.read import Labelled, read
-from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Features, Label, Signal, stored
-from labelwise.train import Fit, learner_of
+from labelwise.signals.read import Labelled, Reader, read
+from labelwise.signals.spec import Features, LabelProbs, Signal, stored
+from labelwise.train import Fit, Learner, learner_of
+from labelwise.train.known import beside, known_columns
 
 
 class Session:
@@ -55,6 +55,7 @@ class Session:
         *,
         classes: int | Sequence[str] | None = None,
         task: Literal["classify", "regress"] | None = None,
+        weights: bool | None = None,
         seed: int = 0,
         folder: str | Path | None = None,
         spill: str | Path | None = None,
@@ -69,6 +70,7 @@ class Session:
             recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe.
             classes: how many classes there are, or their names. Taken from the pool when it knows.
             task: "regress" where labels are numbers; what the learner is made for if None, else "classify".
+            weights: whether rows count in training by the weights they were drawn with; None as the learner is made.
             seed: the only source of chance.
             folder: where to keep the session. Each answer is on disk before `tell` returns; `Session.load` goes on
                 from there. It must not hold a session yet.
@@ -78,6 +80,9 @@ class Session:
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
         self.learner = None if learner is None else self.recipe.learner(learner_of(learner, task))
+        if weights is not None and self.learner is not None:
+            self.learner = recipes.weighing(self.learner, weights)
+        self.weights = weights
         self.task = task_of(task, self.learner)
         self.classes = classes_of(classes, self.pool) if self.task == "classify" else None
         if self.task == "regress":
@@ -88,10 +93,9 @@ class Session:
         self._spill = None if spill is None else Path(spill)
         self._batch = batch
         self._fit: tuple[int, Fit] | None = None  # with the number of answers it was trained on
-        self._asked: dict[int, float] = {}  # weight of each row of the last ask
         self.estimate: dict[str, Any] | None = None  # of the model that drew the last batch, from that batch's answers
-        self._drawn: Asked | None = None
-        self._notes: dict[str, Any] = {}  # of the last ask, where its strategy wants them back
+        self._asked: Asked | None = None  # the last batch
+        self._chooser: Reader | None = None  # the model that chose it; None in a session that was loaded since
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
             self.ledger = Ledger()
@@ -111,13 +115,16 @@ class Session:
             recipe if recipe is not None else store.recipe_of(Path(folder), stored_settings),
             classes=stored_settings["classes"],
             task=stored_settings.get("task"),
+            weights=stored_settings.get("weights"),
             seed=stored_settings["seed"],
             batch=stored_settings["batch"],
         )
         session.folder = Path(folder)
         store.check(session.folder, stored_settings, session._settings())
         session.ledger = store.ledger(session.folder)
-        session._round = session._next_round()
+        session._asked = store.load_asked(session.folder, session._answers())
+        partly = session._asked is not None and not session._asked.complete(session.ledger)
+        session._round = session._asked.round if session._asked is not None and partly else session._next_round()
         if session.learner is not None:
             session._fit = store.load_fit(session.folder, session.learner)
         return session
@@ -152,13 +159,14 @@ class Session:
         pool = self._shards(free, strategy.needs.pool, "pool")
         labelled = self._shards(done.sort().values, strategy.needs.labelled, "labelled")
         began = time.perf_counter()
-        picks = self._noted(strategy.select(pool, labelled, k, key))
+        picks = self._noted(strategy.select(pool, labelled, k, key), strategy.needs.pool)
         self.seconds["select"] = time.perf_counter() - began
-        self._asked = dict(zip(picks.ids.tolist(), picks.weights.tolist()))
-        self._notes = dict(picks.notes) if strategy.needs.history else {}
-        current = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
-        self._drawn = asked(strategy, picks, len(free), current)
+        self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
         self._round = self._next_round()
+        model = self._chooser is not None
+        self._asked = Asked.of(strategy, picks, self._round, self._answers(), len(free), model)
+        if self.folder is not None:
+            store.save_asked(self.folder, self._asked)
         return picks
 
     def tell(self, ids: Any, labels: Any) -> None:
@@ -177,9 +185,10 @@ class Session:
             raise RowError(f"row id {bad} is not in the pool of {len(self.pool)} rows; nothing was recorded")
         if not rows:
             return
-        weights = [self._asked.get(row, 1.0) for row in rows]
-        self.ledger.add(self._round, rows, answers, weights, self.recipe.name, self._notes_for(rows))
-        self.estimate = None if self._drawn is None else self._drawn.estimate(self.pool, self.ledger)
+        weights = [1.0] * len(rows) if self._asked is None else self._asked.weights_of(rows)
+        notes = {} if self._asked is None else self._asked.notes_for(rows)
+        self.ledger.add(self._round, rows, answers, weights, self.recipe.name, notes)
+        self.estimate = self._estimate()
 
     def as_answers(self, labels: Any) -> list[int] | list[float]:
         """Labels as the ledger keeps them: class numbers, or numbers in regression."""
@@ -198,21 +207,37 @@ class Session:
         if not done:
             raise LabelError("there is no answer to train on yet; tell some labels first")
         began = time.perf_counter()
-        order = self.ledger.labelled.argsort()
-        fit = self.learner.fit(
-            self.pool,
-            self.ledger.labelled[order],
-            self.ledger.labels[order],
-            weights=self.ledger.weights[order],
-            classes=self._class_count(),
-            key=self._key.fold("train", done),
-            previous=self._fit[1] if self._fit is not None else None,
-        )
+        fit = self._trained(self.learner, self.ledger)
         self.seconds["train"] += time.perf_counter() - began
         self._fit = (self._answers(), fit)
         if self.folder is not None:
             store.save_fit(self.folder, self._fit)
         return fit
+
+    def _trained(self, learner: Learner, ledger: Ledger) -> Fit:
+        """A fit on the answers of `ledger`."""
+        order = ledger.labelled.argsort()
+        return learner.fit(
+            self.pool,
+            ledger.labelled[order],
+            ledger.labels[order],
+            weights=ledger.weights[order],
+            classes=self._class_count(ledger),
+            key=self._key.fold("train", len(order)),
+            previous=self._fit[1] if self._fit is not None else None,
+        )
+
+    def _estimate(self) -> dict[str, Any] | None:
+        """What the last batch says about the model that drew it, once every row of it has its answer."""
+        if self._asked is None or not self._asked.law or not self._asked.complete(self.ledger):
+            return None
+        if self._chooser is None and self.learner is not None:  # loaded since: the same answers give the same model
+            then = self._asked.before(self.ledger)
+            if self._fit is not None and self._fit[0] == self._asked.answers:
+                self._chooser = self._fit[1].reader
+            elif then is not None and (self._fit is None or self._fit[1].state is None):
+                self._chooser = self._trained(self.learner, then).reader
+        return None if self._chooser is None else self._asked.estimate(self._chooser, self.pool, self.ledger)
 
     def _answers(self) -> int:
         """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
@@ -222,7 +247,7 @@ class Session:
         """The signals of these rows, read in one sweep."""
         if not len(ids):
             return Shards([])
-        known = self._known(ids, stored(signals)) if name == "labelled" else {}
+        known = known_columns(ids, stored(signals), self.ledger, self.fit) if name == "labelled" else {}
         wanted = tuple(signal for signal in stored(signals) if signal not in known)
         reader = self.fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
         began = time.perf_counter()
@@ -230,26 +255,18 @@ class Session:
         done = self.ledger.labelled.argsort()
         behind = Labelled(self.ledger.labelled[done], self.ledger.labels[done])
         stream = read(reader, self.pool, ids, wanted, self._batch, behind)
-        shards = place((_beside(rows, ids, known) for rows in stream), len(ids), where)
+        shards = place((beside(rows, ids, known) for rows in stream), len(ids), where)
         self.seconds["read"] += time.perf_counter() - began
         return shards
 
-    def _noted(self, picks: Selection) -> Selection:
-        """The picks with what the reader of the model has to say about its signals."""
-        notes = getattr(self._fit[1].reader, "notes", None) if self._fit is not None else None
-        said = notes() if callable(notes) else {}
+    def _noted(self, picks: Selection, signals: tuple[Signal, ...]) -> Selection:
+        """The picks with what the reader of the model has to say about its signals, and the T of LabelProbs."""
+        reader = self._fit[1].reader if self._fit is not None else None
+        notes, warmth = getattr(reader, "notes", None), getattr(reader, "temperature", None)
+        said = dict(notes()) if callable(notes) else {}
+        if warmth is not None and LabelProbs() in stored(signals):
+            said["temperature"] = float(warmth)
         return replace(picks, notes={**picks.notes, **said}) if said else picks
-
-    def _known(self, ids: Tensor, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
-        """Columns about labelled rows, whose ids rise, that no model has to be asked for."""
-        known: dict[Signal, Tensor] = {}
-        if Label() in signals:
-            known[Label()] = self.ledger.labels[self.ledger.labelled.argsort()]
-        if any(not isinstance(signal, Features | Label) for signal in signals):
-            fit = self.fit()
-            at = torch.searchsorted(fit.ids, ids)
-            known |= {signal: fit.published[signal][at] for signal in signals if signal in fit.published}
-        return known
 
     def _history(self) -> tuple[dict[str, Any], ...]:
         """What `Strategy.with_history` is given."""
@@ -258,27 +275,21 @@ class Session:
             for entry in self.ledger
         )
 
-    def _notes_for(self, rows: list[int]) -> dict[str, Any]:
-        """The notes of the last ask, with the rows told that it had not asked for."""
-        unasked = [row for row in rows if row not in self._asked]
-        if not self._notes or len(unasked) == len(rows):
-            return {}
-        return {**self._notes, "unasked": unasked} if unasked else self._notes
-
     def _next_round(self) -> int:
         return max((entry.round + 1 for entry in self.ledger), default=0)
 
-    def _class_count(self) -> int:
+    def _class_count(self, ledger: Ledger) -> int:
         if self.task == "regress":
             return 0
         if self.classes is None:
-            return max(2, int(self.ledger.labels.max()) + 1)
+            return max(2, int(ledger.labels.max()) + 1)
         return self.classes if isinstance(self.classes, int) else len(self.classes)
 
     def _settings(self) -> dict[str, Any]:
         """What has to be the same for a stored session to go on."""
         return {
             **({"task": "regress"} if self.task == "regress" else {}),
+            **({} if self.weights is None else {"weights": self.weights}),
             "recipe": self.recipe.settings(),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),
@@ -286,11 +297,3 @@ class Session:
             "rows": len(self.pool),
             "pool": self.pool.fingerprint(),
         }
-
-
-def _beside(rows: Rows, ids: Tensor, known: dict[Signal, Tensor]) -> Rows:
-    """Rows with columns that were known, given for `ids`, which rise."""
-    if not known:
-        return rows
-    at = torch.searchsorted(ids, rows.ids)
-    return Rows(rows.ids, {**rows.columns, **{signal: column[at] for signal, column in known.items()}})

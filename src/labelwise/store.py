@@ -1,7 +1,8 @@
 """Store: a session in a folder. `session.json` says what it is, `answers.jsonl` is the ledger, `model.pt` the last fit.
 
 The first two are enough to go on. The model is only kept where training continues from the last one, since otherwise
-training again on the same answers gives the same model.
+training again on the same answers gives the same model. `asked.json` is the last batch asked for, with the weights and
+notes that go into the ledger with its answers; a folder of an earlier Labelwise has none and goes on without.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from labelwise.errors import ArgumentError, StoreError
 from labelwise.pool import Ledger
 from labelwise.pool.disk import sync_folder
 from labelwise.recipes import Recipe
+from labelwise.report.asked import Asked
 from labelwise.report.atomic import write_pieces
 from labelwise.train import Fit, Learner, Objective, PrimalDual
 
 VERSION = 1
 ANSWERS = "answers.jsonl"
+ASKED = "asked.json"
 _FIELDS = ("recipe", "seed", "classes", "batch", "rows", "pool")
 
 
@@ -126,6 +129,29 @@ def _check_fields(path: Path, inside: str, found: Any, fields: tuple[str, ...]) 
     for name in fields:
         if not isinstance(found, dict) or name not in found:
             raise StoreError(f"{path}: the field {inside + name!r} is missing; restore the file from a copy")
+
+
+def save_asked(folder: Path, asked: Asked) -> None:
+    """Keep the batch that was asked for; it is on disk when this returns."""
+    try:
+        write_pieces(folder / ASKED, [json.dumps(asked.to_json(), allow_nan=False).encode()])
+    except OSError as error:
+        raise StoreError(f"{folder / ASKED} cannot be written ({error}); see to the rights of the folder") from error
+
+
+def load_asked(folder: Path, answers: int) -> Asked | None:
+    """The batch that was asked for last; None where there is none, or it came after answers that are lost."""
+    path = folder / ASKED
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} cannot be read: {error}. Restore it from a copy, or remove it to ask for that batch again"
+        ) from error
+    asked = Asked.from_json(found, str(path))
+    return asked if asked.answers <= answers else None
 
 
 def save_fit(folder: Path, fit: tuple[int, Fit]) -> None:

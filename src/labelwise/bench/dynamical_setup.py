@@ -52,16 +52,15 @@ class Bench:
 
     def pooled(self) -> Factory:
         """The network of the kernel experiments."""
-        return pooled_cnn(self.classes, self.image[0], self.sizes.widths)
+        return on_device(pooled_cnn(self.classes, self.image[0], self.sizes.widths))
 
     def deep(self) -> Factory:
         """The network of figures 4 and 5: ResNet-18 or the tutorial CNN; a perceptron for images too small for them."""
         if self.setting.scale == "paper":
-            return resnet18(self.classes, self.image[0])
+            return on_device(resnet18(self.classes, self.image[0]))
         channels, side = self.image
-        if side < 20:
-            return mlp(channels * side * side, self.classes)
-        return tutorial_cnn(self.classes, channels, side)
+        small = mlp(channels * side * side, self.classes) if side < 20 else tutorial_cnn(self.classes, channels, side)
+        return on_device(small)
 
     def learner(self, factory: Factory, epochs: int | None = None) -> TorchLearner:
         """Adam at 0.001 without rows held out, as in the paper; on from the last weights where `epochs` are given."""
@@ -102,6 +101,12 @@ def prepared(setting: Setting, sizes: Sizes | None = None) -> Bench:
     data = load(name, seed=setting.seed)
     setting.say(f"{name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
     return Bench(data, SIZES[setting.scale] if sizes is None else sizes, setting, Key(setting.seed).fold("dynamical"))
+
+
+def on_device(make: Factory) -> Factory:
+    """The networks of a factory on the accelerator, where there is one."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return lambda: make().to(device)
 
 
 def model_of(fit: Fit) -> nn.Module:

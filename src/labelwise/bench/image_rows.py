@@ -9,8 +9,11 @@ from torch import Tensor
 from labelwise.errors import ArgumentError, extra
 
 
-def image_rows(images: Tensor, titles: list[str], values: Tensor) -> bytes:
-    """A row for each state (S) and a column for each image (B) of `images` (S, B, channels, H, W), values beneath."""
+def image_rows(images: Tensor, titles: list[str], values: Tensor, meaning: str) -> bytes:
+    """A row for each state (S) and a column for each image (B) of `images` (S, B, channels, H, W), values beneath.
+
+    `meaning` is what the values are.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -30,6 +33,7 @@ def image_rows(images: Tensor, titles: list[str], values: Tensor) -> bytes:
             axes.set_xlabel(f"{float(values[state, column]):.2f}", fontsize=8)
             if column == 0:
                 axes.set_ylabel(titles[state], fontsize=8)
+    figure.supxlabel(f"under each image: {meaning}", fontsize=9)
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
     return out.getvalue()

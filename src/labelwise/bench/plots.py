@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labelwise.errors import extra
-from labelwise.report.figure import COLOURS, INK, MARKERS, MUTED, PAPER, RULE
+from labelwise.report.curves import Curves, band
+from labelwise.report.figure import COLOURS, GREY, INK, MARKERS, MUTED, PAPER, RULE
 
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
 Titles = tuple[str, str, str]  # of the figure, of x, of y
@@ -47,6 +48,28 @@ def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = Non
         axes.plot(x, y, marker=marker, markersize=4.5, linewidth=2, label=name, color=colour, markeredgewidth=0)
     axes.legend(frameon=False)
     return _png(figure, axes, titles)
+
+
+def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False) -> bytes:
+    """Learning curves in panels beside each other, with their standard error; with `share` on one scale."""
+    figure, every = _figure(len(panels))
+    for axes, (title, by_name) in zip(every, panels.items()):
+        for place, (name, lines) in enumerate(by_name.items()):
+            dashed = name == "random"
+            at = place - ("random" in list(by_name)[:place])  # random is grey and takes no colour
+            shade = GREY if dashed else COLOURS[at % len(COLOURS)]
+            line = band(lines, "se")
+            axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
+            style = {"linestyle": "--"} if dashed else {"marker": MARKERS[at % len(MARKERS)]}
+            axes.plot(line.labels_T, line.mean_T, color=shade, label=name, markersize=4.5, markeredgewidth=0, **style)
+        metric = next(iter(by_name.values())).metric
+        if metric.percent:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+        _dress(axes, (title, "labels", metric.title + ("" if metric.higher else " (lower is better)")))
+        if share:
+            axes.sharey(every[0])
+    every[0].legend(frameon=False)
+    return _png(figure, None, ("", "", ""))
 
 
 def _figure(panels: int) -> tuple[Any, list[Any]]:

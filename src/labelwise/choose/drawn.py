@@ -12,14 +12,9 @@ from torch import Tensor
 
 from labelwise.choose.selection import Selection
 from labelwise.choose.whiten import LEVERAGE, Whitened
-from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
-from labelwise.signals.spec import Basis
 
-LABELS_PER_FUNCTION = 12  # labels for each function of the basis: epsilon about 1
-FEWEST_LABELS_PER_FUNCTION = 5  # below this the lower barrier is not above 0
-WIDEST = 256  # functions kept by default: a decomposition costs the cube of them
 MOST_DRAWS = 32  # for each row held
 
 
@@ -92,32 +87,6 @@ def census(pool: Shards, basis: Whitened, key: Key, notes: Mapping[str, Any]) ->
     }
     scores = [score[i] / basis.rank for i in best.ids.tolist()]
     return Selection(best.ids.numpy(), np.ones(pool.n), np.array(scores), {**notes, **said})
-
-
-def as_basis(name: str, basis: str | Basis | Mapping[str, Any]) -> Basis:
-    """A Basis from the name of a map, from a Basis, or from its fields as JSON holds them."""
-    if isinstance(basis, Basis):
-        return basis
-    if isinstance(basis, Mapping):
-        return Basis(**basis)
-    if isinstance(basis, str):
-        return Basis(map=basis)  # type: ignore[arg-type]
-    raise ArgumentError(f"{name}(basis=...) is the name of a map or a Basis, found {basis!r}")
-
-
-def check_rank(name: str, rank: int | None, tol: float | None) -> None:
-    """Raise ArgumentError for a rank or tolerance that cannot be used."""
-    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
-        raise ArgumentError(f"{name}(rank=...) must be a whole number of at least 1, found {rank!r}")
-    if tol is not None and not (isinstance(tol, int | float) and 0 <= tol < 1):
-        raise ArgumentError(f"{name}(tol=...) must be from 0 up to below 1, found {tol!r}")
-
-
-def rank_cap(rank: int | None, k: int) -> int:
-    """How many functions k labels can carry."""
-    if rank is None:
-        return max(1, min(k // LABELS_PER_FUNCTION, WIDEST))
-    return max(1, min(rank, k // FEWEST_LABELS_PER_FUNCTION))
 
 
 def _effective(total: float, squares: float) -> float:

@@ -88,7 +88,7 @@ def posed(pool: Shards, form: Form, k: int, terms: Terms) -> Iterator[Problem]:
 def forward(x: Factored, r_AB: Tensor) -> Tensor:
     """<x_j, R> for each row (n,), in the precision of the rows, given in that of R."""
     if x.right.dtype == r_AB.dtype:
-        return (x.right @ r_AB.T).mul_(x.left).sum(1)
+        return (r_AB @ x.right.T).mul_(x.left.T).sum(0)  # few lines first: quicker on a CPU than few columns
     size = torch.linalg.vector_norm(r_AB).clamp(min=TINY)  # at length one nothing underflows
     return forward(x, (r_AB / size).to(x.right.dtype)).to(r_AB.dtype) * size
 

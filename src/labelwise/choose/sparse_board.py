@@ -17,7 +17,8 @@ from labelwise.choose.sparse_form import wide
 from labelwise.shards import Shard
 from labelwise.signals.rows import Factored
 
-LOOSE = 0.02  # c is computed afresh when the bound on R's other moves is this share of the spread of a list
+LOOSE = 0.02  # c is computed afresh when the bound on R's other moves is this share of the spread of a list,
+COSTLY = 64  # or a larger one where R has more lines than this: a fresh product then costs more than a loose bound
 CLOSED = -1e30  # stands for minus infinity in a matrix product
 
 
@@ -86,7 +87,8 @@ class Board:
         tops_T = torch.tensor(trial.tops, dtype=torch.float64, device=room_T.device)
         fall_T = (trial.tops[0] - tops_T + problem.slack) / problem.size
         tail_3T = torch.stack([room_T, torch.ones_like(room_T), fall_T])
-        full = bool(2 * problem.terms.tau * problem.longest * trial.rest_T[steps] > LOOSE * trial.spread)
+        loose = LOOSE * max(1.0, len(r_AB) / COSTLY) * trial.spread
+        full = bool(2 * problem.terms.tau * problem.longest * trial.rest_T[steps] > loose)
         check = _Check(
             Factored(trial.g.left / left_X[:, None], trial.g.right / right_X[:, None]),
             torch.cat([-reach / problem.k * phi_X[:, None] * weight_XT, tail_3T]),
@@ -135,23 +137,24 @@ class _Check(NamedTuple):
 def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
     """The largest lead (T,) of an open row at each step; c moves on."""
     x = Factored(*(side.to(shard.device, shard.dtype) for side in (check.x.left, check.x.right)))
-    matrix_QT, r_AB, many = check.matrix_QT.to(shard.device, shard.dtype), check.r_AB.to(shard.device), len(x)
+    matrix_TQ, r_AB, many = check.matrix_QT.T.to(shard.device, shard.dtype), check.r_AB.to(shard.device), len(x)
     unit = 1.0 if check.move_X is None else max(float(check.move_X.abs().max()), TINY)
     move_X = None if check.move_X is None else (check.move_X / unit).to(shard.device, shard.dtype)
-    worst_T = matrix_QT.new_full((matrix_QT.shape[1],), -torch.inf)
+    worst_T = matrix_TQ.new_full((len(matrix_TQ),), -torch.inf)
     lead_N = (_score(problem.terms.tau, shard) - check.top).div_(problem.size).to(shard.dtype)
     lead_N.masked_fill_(~shard.state["open"], CLOSED)
     c_N, length_N = shard.state["c"], shard.state["length"]
-    for where, g in problem.form.blocks(shard, 4 * len(matrix_QT)):
-        row_NQ = g.right.new_ones(len(g), len(matrix_QT))
-        along_NX = torch.mul(g.left @ x.left.T, g.right @ x.right.T, out=row_NQ[:, :many])
-        row_NQ[:, many] = length_N[where]
-        row_NQ[:, many + 1] = lead_N[where]
-        worst_T = torch.maximum(worst_T, (matrix_QT.T @ row_NQ.T).amax(1))  # rows last: quicker to reduce
+    for where, g in problem.form.blocks(shard, 4 * matrix_TQ.shape[1]):
+        # Rows last: quicker in the products, and to reduce.
+        row_QN = g.right.new_ones(matrix_TQ.shape[1], len(g))
+        along_XN = torch.mul(x.left @ g.left.T, x.right @ g.right.T, out=row_QN[:many])
+        row_QN[many] = length_N[where]
+        row_QN[many + 1] = lead_N[where]
+        worst_T = torch.maximum(worst_T, (matrix_TQ @ row_QN).amax(1))
         if move_X is None:
             c_N[where] = forward(g, r_AB) / problem.k
         else:
-            c_N[where] += (along_NX @ move_X).double() * unit
+            c_N[where] += (move_X @ along_XN).double() * unit
     return worst_T
 
 

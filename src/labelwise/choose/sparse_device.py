@@ -22,11 +22,12 @@ from labelwise.signals.rows import Factored
 
 CHUNK = 64  # steps between two looks of the host
 BUCKET = 512  # the support is padded to this size, twice that, and so on
+WIDEST = 128  # beyond, a product of all rows for each pick costs more than lists and their checks
 
 
 def fits(problem: Problem) -> bool:
-    """Whether all rows are in one shard on one accelerator."""
-    return problem.pool.map(lambda shard: shard.device.type) == ["cuda"]
+    """Whether all rows are in one shard on one accelerator, and not too wide for a product for each pick."""
+    return problem.pool.map(lambda shard: shard.device.type) == ["cuda"] and len(problem.v_AB) <= WIDEST
 
 
 def greedy_on_device(problem: Problem, unit: bool = False) -> Picked:

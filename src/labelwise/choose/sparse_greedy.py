@@ -96,7 +96,7 @@ class Support:
         In the support the gradient of f1 is u itself, so the numerator of the line search is u.u / 2.
         """
         k, beta, g, w = self._problem.k, self._problem.terms.beta, self.g(), self.w
-        u = (g.right @ (self.r_AB * self._unit_R).to(g.right.dtype).T).mul_(g.left).sum(1).double()
+        u = ((self.r_AB * self._unit_R).to(g.right.dtype) @ g.right.T).mul_(g.left.T).sum(0).double()
         u = u.mul_(2 / k / self._unit_R).add_(w - 1, alpha=2 * beta).masked_fill_(w == 0, 0.0)
         top = float(u.abs().max())
         if top > self._noise:

@@ -48,8 +48,7 @@ class _Point(NamedTuple):
 
 def iht(problem: Problem, iterations: int, tolerance: float, prox: Prox) -> Solved:
     """Algorithm 2, until w moves by less than `tolerance` of its length, or for so many iterations."""
-    size = torch.ldexp(problem.v_AB.new_ones(()), torch.frexp(problem.v_AB.abs().max()).exponent - MEAN_BITS)
-    problem = dataclasses.replace(problem, v_AB=(problem.v_AB / size).round() * size)
+    problem = mean_cut(problem)
     pool, v_AB = problem.pool, problem.v_AB
     none = torch.empty(0, dtype=torch.int64)
     nothing = Factored(v_AB.new_empty(0, v_AB.shape[0]), v_AB.new_empty(0, v_AB.shape[1]))
@@ -82,10 +81,18 @@ def top(pool: Shards, key: functools.partial[Tensor], k: int) -> Best:
     return Best(torch.cat([best.ids[above], last.ids]), torch.cat([best.values[above], best.values[~above]]))
 
 
+def mean_cut(problem: Problem) -> Problem:
+    """The problem with v, a sum over rows, cut to so many bits of its largest entry."""
+    size = torch.ldexp(problem.v_AB.new_ones(()), torch.frexp(problem.v_AB.abs().max()).exponent - MEAN_BITS)
+    return dataclasses.replace(problem, v_AB=(problem.v_AB / size).round() * size)
+
+
 def rounded(x: Tensor, bits: int = KEY_BITS) -> Tensor:
-    """x with so many bits: near enough, and the same whatever the order it was summed in."""
-    fraction, power = torch.frexp(x)
-    return torch.ldexp((fraction * 2.0**bits).round() / 2.0**bits, power)
+    """x (float64) to so many bits, nearest and even: the same whatever the order it was summed in, on any device."""
+    drop = 53 - bits
+    whole = x.view(torch.int64)
+    whole = (whole + ((1 << (drop - 1)) - 1)).add_((whole >> drop).bitwise_and_(1))
+    return whole.bitwise_right_shift_(drop).bitwise_left_shift_(drop).view(torch.float64)
 
 
 def _descend(problem: Problem, z_ids: Tensor, z: Tensor, rz_AB: Tensor) -> float:

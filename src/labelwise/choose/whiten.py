@@ -131,8 +131,12 @@ def _longest(pool: Shards, signal: Basis) -> float:
 
 
 def _sums(signal: Basis, shard: Shard) -> Tensor:
-    parts = [rows.tensor(signal).double().sum(0) for _, rows in shard.blocks(scratch=_scratch(shard, signal))]
-    return torch.stack(parts).sum(0).cpu()
+    # Into one tensor: small ones kept between the large ones of the blocks would break the heap into pieces.
+    width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
+    total = torch.zeros(width, dtype=torch.float64, device=shard.device)
+    for _, rows in shard.blocks(scratch=scratch(shard, signal)):
+        total += rows.tensor(signal).double().sum(0)
+    return total.cpu()
 
 
 def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
@@ -140,7 +144,7 @@ def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
     shift_P = shift_P.to(shard.device)
     total = shift_P.new_zeros(2, len(shift_P), len(shift_P))
     count = shift_P.new_zeros(2, 1)
-    for _, rows in shard.blocks(scratch=_scratch(shard, signal)):
+    for _, rows in shard.blocks(scratch=scratch(shard, signal)):
         z_NP = rows.tensor(signal).double() - shift_P
         held_N = key.uniform(rows.ids) < HOLD_OUT
         for part, which_N in enumerate((~held_N, held_N)):
@@ -150,7 +154,7 @@ def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
     return torch.cat([total.flatten(1), count], 1).cpu()
 
 
-def _scratch(shard: Shard, signal: Basis) -> int:
+def scratch(shard: Shard, signal: Basis) -> int:
     """Numbers of a row that a sweep adds, in units of the row's own precision: copies in float64."""
     width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
     units = signal.hidden if signal.map == "tangent" and signal not in shard.columns else 0
@@ -198,5 +202,4 @@ def _off_diagonal(gram_DD: Tensor) -> float:
 
 
 def _measure(found: Whitened, shard: Shard) -> None:
-    scratch = _scratch(shard, found.signal)
-    shard.state[LEVERAGE] = shard.each(lambda rows: sq_norm(found.of(rows)), scratch)
+    shard.state[LEVERAGE] = shard.each(lambda rows: sq_norm(found.of(rows)), scratch(shard, found.signal))

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from labelwise.cli import bench, demo, labels_needed, reproduce, select, strategies
+from labelwise.cli import bench, demo, label, labels_needed, reproduce, select, simulate, status, strategies
 
 app = typer.Typer(
     name="labelwise",
@@ -17,6 +17,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("label")(label.label)
+app.command("status")(status.status)
+app.command("resume")(label.resume)
+app.command("simulate")(simulate.simulate)
 app.command("strategies")(strategies.strategies)
 app.command("select")(select.select)
 app.command("labels-needed")(labels_needed.labels_needed)

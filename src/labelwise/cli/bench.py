@@ -1,8 +1,19 @@
-"""`labelwise bench`: the benchmark's data."""
+"""`labelwise bench`: the benchmark's data, its runs and their report."""
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labelwise.bench.runner import Progress
+    from labelwise.bench.suite import LeftOut
 
 app = typer.Typer(help="The benchmark: data sets and comparisons.", no_args_is_help=True)
 
@@ -31,3 +42,95 @@ def data() -> None:
     console = Console()
     console.print(table)
     console.print(f"{sum(one.present for one in every)} of {len(every)} found. LABELWISE_DATA names the data folder.")
+
+
+@app.command("run")
+def run(
+    config: Path = typer.Argument(..., metavar="CONFIG.yaml", help="What to run; suite/ has examples."),
+    out: Path = typer.Option(None, help="Folder of the run; runs/NAME if not given. Started again, it goes on there."),
+    processes: int = typer.Option(None, min=1, help="Processes to run cells in, instead of the configuration's."),
+    plan: bool = typer.Option(False, "--plan", help="Say what would be run and what is left out, and exit."),
+) -> None:
+    """Run data sets x models x strategies x seeds: one record on disk for each round, and Ctrl-C at any time.
+
+    Every strategy of a seed starts from the same random first batch, also those that could choose one themselves, and
+    from the same weights of the model. Started again, the run goes on without repeating a round.
+    """
+    from rich.console import Console
+
+    from labelwise.bench.display import shown
+    from labelwise.bench.runner import changed_environment, run_suite
+    from labelwise.bench.suite import read_suite
+    from labelwise.errors import ArgumentError
+
+    console = Console()
+    suite = read_suite(config)
+    folder = Path("runs") / suite.name if out is None else out
+    cells, left_out = suite.cells()
+    console.print(
+        f"[bold]{suite.name}[/]: {len(suite.datasets)} data sets, {len(suite.strategies)} strategies, "
+        f"{len(suite.seeds)} seeds: {len(cells)} runs, "
+        f"{sum(cell.data.rounds + 1 for cell in cells)} rounds, in {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    _say_left_out(console, left_out)
+    if plan:
+        return
+    if suite.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ArgumentError(f"{config}: device: cuda was asked for, but torch finds no GPU; write device: cpu")
+    for line in changed_environment(folder):
+        console.print(f"[yellow]The environment is not that of the run:[/] {line}", highlight=False)
+    steps = run_suite(suite, config.read_text(encoding="utf-8"), folder, processes)
+    again = f"labelwise bench run {config}" + ("" if out is None else f" --out {out}")
+    try:
+        progress = shown(steps, console)
+    except KeyboardInterrupt:
+        steps.close()
+        console.print(f"[yellow]Stopped.[/] Every finished round is in {folder}. Go on with: {again}", soft_wrap=True)
+        sys.exit(130)
+    _end(console, progress, folder, again)
+
+
+def _say_left_out(console: Console, left_out: list[LeftOut]) -> None:
+    """One line for each reason, with the strategies and data sets it holds for."""
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for one in left_out:
+        grouped.setdefault((one.data, one.model, one.why), []).append(one.strategy)
+    for (data, model, why), names in grouped.items():
+        console.print(
+            f"  [dim]left out on {data} with {model}: {', '.join(names)} ({why})[/]", highlight=False, soft_wrap=True
+        )
+
+
+def _end(console: Console, progress: Progress | None, folder: Path, again: str) -> None:
+    if progress is None:
+        return
+    done = sum(progress.finished(cell) for cell in progress.cells)
+    console.print(f"[bold]{done} of {len(progress.cells)} runs are done[/], in {folder}", highlight=False)
+    if not progress.failed:
+        return
+    console.print(
+        f"[red]{len(progress.failed)} failed[/]; {folder / 'failures.txt'} has the tracebacks:", soft_wrap=True
+    )
+    for name, text in progress.failed.items():
+        console.print(f"  {name}: {text.rstrip().splitlines()[-1]}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"What failed is tried again by: {again}", highlight=False, soft_wrap=True)
+    sys.exit(1)
+
+
+def report(
+    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Folders of `bench run`."),
+    out: Path = typer.Option(Path("labelwise-report"), help="Folder for the report."),
+) -> None:
+    """What the runs show: curves, labels saved, tests and a verdict."""
+    from labelwise.bench import evidence
+
+    evidence.report(runs, out)
+
+
+if find_spec("labelwise.bench.evidence") is not None:
+    app.command("report")(report)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 import typer
@@ -15,7 +17,10 @@ def reproduce(
     seed: int = typer.Option(0, min=0, help="The only source of chance."),
     out: Path = typer.Option(Path("labelwise-reproduce"), help="Folder for the picture and the numbers."),
 ) -> None:
-    """Run an experiment of a paper: a picture (PNG) and its numbers (JSON)."""
+    """Run an experiment of a paper: a page (Markdown), a picture (PNG), numbers (JSON) and every round's record.
+
+    [bold]labelwise reproduce ally/figure3 --scale paper[/]
+    """
     from rich.console import Console
 
     console = Console()
@@ -31,10 +36,10 @@ def reproduce(
         raise ArgumentError(f"--scale is {' or '.join(sizes)}, not {scale!r}")
     setting = Setting(sizes[scale], data, seed, lambda text: console.print(f"  [dim]{text}[/]", highlight=False))
     console.print(f"[bold]{name}[/], {scale} scale")
-    result = run(name, setting, out)
+    result = run(name, setting, out, "labelwise " + shlex.join(sys.argv[1:]))
     stem = name.replace("/", "-")
     console.print(result.verdict, highlight=False)
-    console.print(f"[bold]Written[/]  {out / f'{stem}.png'}, {out / f'{stem}.json'}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]Written[/]  {out / f'{stem}.md'}, .png, .json", highlight=False, soft_wrap=True)
 
 
 def _list(console: object) -> None:

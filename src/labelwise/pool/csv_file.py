@@ -40,6 +40,23 @@ def read_csv(path: Path, wanted: Wanted, faults: Faults) -> Part:
     return reader.part(rows, np.array(kept, np.int64), places)
 
 
+def read_texts(path: Path) -> dict[str, list[str]]:
+    """Every column of a CSV file as the texts that stand there; a line that cannot be read is an error."""
+    lines = _lines(path)
+    _, header, fault = next(lines, (1, [], None))
+    if fault is not None or not header:
+        raise SourceError(f"{path}: a first line that names the columns was expected; {fault or 'the file is empty'}.")
+    _check_header(path, header, Wanted())
+    rows: list[list[str]] = []
+    for line, fields, fault in lines:
+        if fault is None and len(fields) != len(header):
+            fault = f"{len(fields)} fields, {len(header)} were expected"
+        if fault is not None:
+            raise SourceError(f"{path} line {line}: {fault}.")
+        rows.append(fields)
+    return {name: [fields[place] for fields in rows] for place, name in enumerate(header)}
+
+
 def _check_header(path: Path, header: list[str], wanted: Wanted) -> None:
     for name, count in Counter(header).items():
         if count > 1:

@@ -76,7 +76,7 @@ def read_folder(folder: str | Path, size: Size, labels: Literal["auto", "folders
     if not root.is_dir():
         found = "a file is there" if root.exists() else "there is nothing of that name"
         raise SourceError(f"{root}: a folder of images was expected; {found}.")
-    names = _image_names(root)
+    names = image_names(root)
     if not names:
         raise SourceError(f"{root}: no images there; files ending in {', '.join(SUFFIXES)} were looked for.")
     faults = Faults(on_error)
@@ -119,6 +119,15 @@ def decode(image: Path | bytes, height: int, width: int) -> np.ndarray:
         return shaped(opened, height, width)
 
 
+def opened_rgb(image: Path | bytes, size: int) -> Image:
+    """An encoded image as RGB, upright, on white where transparent; a JPEG at a fraction that is no less than `size`."""
+    from PIL import ImageOps
+
+    with _open(image) as opened:
+        opened.draft(None, (2 * size, 2 * size))
+        return _rgb(ImageOps.exif_transpose(opened))
+
+
 def shaped(image: Image, height: int, width: int) -> np.ndarray:
     """An opened image as (height, width, 3) uint8: upright, on white where transparent, resized."""
     from PIL import Image, ImageOps
@@ -159,7 +168,7 @@ def _reason(error: Exception) -> str:
     return f"the image cannot be read ({type(error).__name__}: {error})"
 
 
-def _image_names(root: Path) -> list[str]:
+def image_names(root: Path) -> list[str]:
     """Paths below `root`, with /, of its images; links to folders are followed once."""
     names, seen = [], set()
     for folder, folders, files in os.walk(root, followlinks=True):

@@ -33,6 +33,15 @@ def read_parquet(path: Path, wanted: Wanted, faults: Faults) -> Part:
     return _part(path, table, wanted, _class_names(schema, wanted.label), faults)
 
 
+def image_columns(path: Path) -> list[str]:
+    """The names of the columns of a Parquet file that hold encoded images."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise extra("pyarrow", "bench") from None
+    return [field.name for field in pq.read_schema(path) if _is_image(field.type)]
+
+
 def _completed(path: Path, schema: Any, wanted: Wanted) -> Wanted:
     """Check the columns named; where none makes the row, take the image column, else all numeric ones."""
     for name in wanted.names():

@@ -8,9 +8,16 @@ the loss of the model that chose the rows, is estimated by
 c counts what merging and the finite pool change: a row drawn three times was three draws (c = effective sample size
 over effective draws), and rows drawn without replacement leave less to be unsure of (c = 1 - k/n). The interval of a
 share, such as accuracy, is Wilson's with the effective number R (1 - R)/V of labels, at most the effective sample
-size; that of a mean is Student's, bent for the skewness of the terms by Hall's transformation ("On the removal of
-skewness by transformation", JRSS B 1992): losses have a long tail on one side. docs/methods/weights.md has the
-measured coverage, and the bias that the exact budget adds. Strategies without such a law give no estimate.
+size m = (sum w)^2/sum w^2. That of a mean is by empirical likelihood (Owen, Biometrika 1988; "Empirical likelihood",
+2001): all mu for which some probabilities p_i of the rows give sum p_i w_i (f_i - mu) = 0 without being unlikely,
+
+    -2 log max_p prod (k p_i) = 2 sum log(1 + lam w_i (f_i - mu)) <= c q^2,   lam the root of sum g_i/(1 + lam g_i) = 0
+
+which leans to the side of the long tail by itself. q is Student's point t (m - 1 degrees of freedom) on the side of
+the short tail, times 1 - 0.5/sqrt(m), and t (1 + 3.5/sqrt(m)) on the side of the long one: a sample that holds too few
+of the large losses looks tame, so nothing in it could lengthen that arm. The two constants are measured, not derived.
+docs/methods/weights.md has the coverage, and the bias that the exact budget adds. Strategies without such a law give
+no estimate.
 """
 
 from __future__ import annotations
@@ -24,13 +31,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwise.choose import Selection, Strategy
-from labelwise.pool import Ledger, Pool
+from labelwise.pool import Pool
 from labelwise.signals.read import Reader, read
 from labelwise.signals.spec import Prediction, Probs
 
 FEWEST = 10  # labels below which no interval is given
 LEVEL = 0.95
+LONG, SHORT = 3.5, 0.5  # what the arms of an interval gain and lose, in units of 1/sqrt(effective sample size)
 
 
 @dataclass(frozen=True)
@@ -56,92 +63,89 @@ def pool_mean(values: Any, weights: Any, *, share: bool = False, factor: float =
     """
     f, w = np.asarray(values, np.float64), np.asarray(weights, np.float64)
     mean = float(w @ f / w.sum())
-    term = w * (f - mean) / w.sum()
-    k = len(f)
+    effective = float(w.sum() ** 2 / (w @ w))
+    if not share:
+        return _likelihood(mean, f, w, effective, factor)
+    term, k = w * (f - mean) / w.sum(), len(f)
     variance = factor * k / (k - 1) * float(term @ term) if k > 1 else math.inf
-    if share:
-        return _wilson(mean, variance, float(w.sum() ** 2 / (w @ w)) / max(factor, 1e-12))
-    return _hall(mean, variance, term, float(w.sum() ** 2 / (w @ w)))
+    return _wilson(mean, variance, effective / max(factor, 1e-12))
 
 
 def _wilson(mean: float, variance: float, effective: float) -> Interval:
     spread = mean * (1 - mean)
     # A variance below what the weights allow for may be chance, and is not believed.
     count = min(spread / variance, effective) if variance > 0 and spread > 0 else effective
-    z = _student(max(count - 1, 2.0))
+    z = _normal()
     centre = (mean + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(spread / count + z * z / (4 * count * count))
     return Interval(mean, max(0.0, centre - half), min(1.0, centre + half))
 
 
-def _hall(mean: float, variance: float, term: np.ndarray, effective: float) -> Interval:
-    """Student's interval after a monotone cubic of the mean that has no skewness to first order."""
-    spread = math.sqrt(variance)
-    if not spread > 0 or not math.isfinite(spread):
+def _likelihood(mean: float, f: np.ndarray, w: np.ndarray, effective: float, factor: float) -> Interval:
+    """The means that empirical likelihood does not rule out, with a longer arm on the side of the long tail."""
+    size = float(np.abs(f - mean).max())
+    if not size > 0:
         return Interval(mean, mean, mean)
-    skew = float((term**3).sum()) / float(term @ term) ** 1.5  # of the sum of the terms
-    # How well V is known depends on how few terms make it up; Hall's bend has taken part of that up already.
-    peaked = float(term @ term) ** 2 / float((term**4).sum())
-    t = _student(max(math.sqrt(effective * peaked) - 1, 2.0))
-    ends = (_bent(-t, skew), _bent(t, skew))
-    return Interval(mean, mean - ends[1] * spread, mean - ends[0] * spread)
+    x = (f - mean) / size  # so that nothing depends on the unit of the loss
+    t = _student(max(effective - 1, 2.0))
+    long, short = t * (1 + LONG / math.sqrt(effective)), t * (1 - SHORT / math.sqrt(effective))
+    below, above = (short, long) if float(((w * x) ** 3).sum()) >= 0 else (long, short)
+    low, high = (_end(x, w, far, factor * q * q) for far, q in ((float(x.min()), below), (float(x.max()), above)))
+    return Interval(mean, mean + size * low, mean + size * high)
 
 
-def _bent(x: float, a: float) -> float:
-    """The inverse of t + a t^2/3 + a^2 t^3/27 + a/6, whose law is normal to second order."""
-    if abs(a) < 1e-9:
-        return x
-    return 3 / a * (math.copysign(abs(1 + a * (x - a / 6)) ** (1 / 3), 1 + a * (x - a / 6)) - 1)
+def _end(x: np.ndarray, w: np.ndarray, far: float, most: float) -> float:
+    """The mean between 0, the estimate, and `far` at which the statistic comes to `most`; it rises in between."""
+    near = 0.0
+    for _ in range(40):
+        middle = (near + far) / 2
+        near, far = (middle, far) if unlikely(w * (x - middle)) < most else (near, middle)
+    return near
+
+
+def unlikely(g: np.ndarray) -> float:
+    """-2 log of the empirical likelihood ratio that g has mean 0; inf where 0 is not inside of its range.
+
+    lam is found by Newton's method within the bracket in which every p_i = 1/(k (1 + lam g_i)) is at most 1.
+    """
+    least, most, k = float(g.min()), float(g.max()), len(g)
+    if least >= 0 or most <= 0:
+        return math.inf
+    low, high, lam = (1 / k - 1) / most, (1 / k - 1) / least, 0.0
+    close = 1e-10 * min(-low, high)
+    for _ in range(100):
+        part = g / (1 + lam * g)
+        slope, excess = float(part @ part), float(part.sum())
+        low, high = (lam, high) if excess > 0 else (low, lam)
+        new = lam + excess / slope
+        new = new if low < new < high else (low + high) / 2
+        done, lam = abs(new - lam) <= close, new
+        if done:
+            break
+    return 2 * float(np.log1p(lam * g).sum())
+
+
+def _normal() -> float:
+    """The two-sided 95 % point of the normal law."""
+    return NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 
 def _student(freedom: float) -> float:
     """The two-sided 95 % point of Student's law, by its expansion about the normal one (error 3e-3 from 5 up)."""
-    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    z = _normal()
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A batch that was drawn by a known law, and the model that was there when it was."""
-
-    picks: Selection
-    pool: int  # rows it was drawn from
-    replaced: bool  # whether rows were drawn with replacement
-    reader: Reader
-
-    def estimate(self, pool: Pool, ledger: Ledger) -> dict[str, Any] | None:
-        """Pool loss and accuracy of that model, once every row of the batch has its answer; None before."""
-        answer = dict(zip(ledger.labelled.tolist(), ledger.labels.tolist()))
-        if any(row not in answer for row in self.picks.ids.tolist()):
-            return None
-        labels = torch.tensor([answer[row] for row in self.picks.ids.tolist()])
-        factor = _factor(self.picks.notes) if self.replaced else 1 - len(self.picks) / self.pool
-        found: dict[str, Any] = {"labels": len(self.picks), "pool": self.pool}
-        for name, values in _values(self.reader, pool, torch.from_numpy(self.picks.ids), labels).items():
-            share = name == "accuracy"
-            found[name] = pool_mean(values, self.picks.weights, share=share, factor=factor).to_json()
-        return found
-
-
-def asked(strategy: Strategy, picks: Selection, free: int, reader: Reader | None) -> Asked | None:
-    """What `picks` can say about the model behind `reader`; None without a known law, a model, or enough labels."""
-    if not strategy.known_law or reader is None or len(picks) < FEWEST or picks.notes.get("filled"):
-        return None
-    if picks.notes.get("warm_rows"):
-        return None
-    return Asked(picks, free, strategy.weighted, reader)
-
-
-def _factor(notes: Mapping[str, Any]) -> float:
+def factor_of(notes: Mapping[str, Any]) -> float:
     """Variance of draws with replacement over that of as many rows drawn once each."""
     draws = float(notes.get("effective_draws", 0.0))
     return float(notes.get("effective_sample_size", 0.0)) / draws if draws > 0 else 1.0
 
 
-def _values(reader: Reader, pool: Pool, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, np.ndarray]:
+def losses_of(reader: Reader, pool: Pool, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, np.ndarray]:
     """Right or wrong and the loss of each row, or its squared error in regression."""
     if reader.gives(Prediction()):
         found = [rows.tensor(Prediction()).double() for rows in read(reader, pool, ids, (Prediction(),))]

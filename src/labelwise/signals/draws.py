@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +21,23 @@ _PART = 1 << 22  # numbers of a table of logits
 MOST = 1 << 28  # numbers of all draws of a last layer together
 
 
-class Draws(Protocol):
-    """Weights drawn for a model, the same for all rows."""
-
-    @property
-    def from_embedding(self) -> bool:
-        """Whether the draws differ in the last layer only, so that one forward pass is enough."""
+@runtime_checkable
+class LastLayerDraws(Protocol):
+    """Draws that differ in the last layer only: one forward pass serves them all."""
 
     def of_embedding(self, h_BD: Tensor) -> Tensor:
         """Log probabilities (B, K, C) of rows with these inputs of the last layer."""
 
+
+@runtime_checkable
+class NetworkDraws(Protocol):
+    """Draws that differ inside the network: each is a forward pass of its own."""
+
     def of_model(self, model: nn.Module, logits: Callable[[], Tensor], count: int) -> Tensor:
         """Log probabilities (B, K, C), K = `count`, from forward passes that `logits` runs through `model`."""
+
+
+Draws = LastLayerDraws | NetworkDraws  # of one model's weights, the same for all rows
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,6 @@ class HeadDraws:
 
     weight_KOD: Tensor
     bias_KO: Tensor | None  # (K, O), or (1, O) where all draws share it
-
-    from_embedding = True
 
     def of_embedding(self, h_BD: Tensor) -> Tensor:
         weight_KOD = self.weight_KOD.to(h_BD.device)
@@ -55,9 +58,6 @@ class HeadDraws:
                 z_BKO += self.bias_KO.to(z_BKO.device)
             parts.append(log_probs_of(z_BKO))
         return torch.cat(parts)
-
-    def of_model(self, model: nn.Module, logits: Callable[[], Tensor], count: int) -> Tensor:
-        raise NotImplementedError("draws of the last layer are read from its input")
 
 
 def log_probs_of(z_BKO: Tensor) -> Tensor:

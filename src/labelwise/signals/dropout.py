@@ -33,11 +33,6 @@ class MaskDraws:
 
     key: Key
 
-    from_embedding = False
-
-    def of_embedding(self, h_BD: Tensor) -> Tensor:
-        raise NotImplementedError("masks are in the network: each draw is a forward pass")
-
     def of_model(self, model: nn.Module, logits: Callable[[], Tensor], count: int) -> Tensor:
         layers, drawn = dropout_layers(model), []
         for number in range(count):

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from labelwise.errors import NeedError
 from labelwise.signals.read import Reader
-from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Probs, Signal
+from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Prediction, Probs, Signal
 
 
 class EnsembleReader:
     """Reads several models as one.
 
-    Probs and LabelProbs are means over the members, LogProbs holds the log of each member's Probs, K = members.
-    Embedding is that of the first member: embeddings of different networks have no coordinates in common.
+    Probs, LabelProbs and Prediction are means over the members, LogProbs holds the log of each member's Probs, K =
+    members. Embedding is that of the first member: embeddings of different networks have no coordinates in common.
     """
 
     def __init__(self, members: Sequence[Reader]):
@@ -25,7 +25,7 @@ class EnsembleReader:
 
     def gives(self, signal: Signal) -> bool:
         parts = tuple(Probs() if isinstance(part, LogProbs) else part for part in signal.stored())
-        known = all(isinstance(part, Probs | LabelProbs | Embedding) for part in parts)
+        known = all(isinstance(part, Probs | LabelProbs | Prediction | Embedding) for part in parts)
         return known and all(member.gives(part) for member in self.members for part in parts)
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
@@ -37,12 +37,13 @@ class EnsembleReader:
         for signal in signals:
             if isinstance(signal, LogProbs):
                 columns[signal] = torch.stack([one[Probs()].log() for one in found], 1)
-            elif isinstance(signal, Probs | LabelProbs):
+            elif isinstance(signal, Probs | LabelProbs | Prediction):
                 columns[signal] = torch.stack([one[signal] for one in found]).mean(0)
             elif isinstance(signal, Embedding):
                 columns[signal] = first[signal]
             else:
                 raise NeedError(
-                    f"{signal!r} is not given by an ensemble; it gives Probs, LabelProbs, LogProbs, Embedding."
+                    f"{signal!r} is not given by an ensemble; it gives Probs, LabelProbs, LogProbs, Embedding, and "
+                    "Prediction where its members learn numbers."
                 )
         return columns

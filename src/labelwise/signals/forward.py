@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError, ModelError, NeedError
 from labelwise.signals import head as heads
-from labelwise.signals.draws import Draws
+from labelwise.signals.draws import Draws, LastLayerDraws
 from labelwise.signals.head import Output
 from labelwise.signals.read import Labelled, settled
 from labelwise.signals.spec import (
@@ -31,6 +31,9 @@ from labelwise.signals.spec import (
 
 if TYPE_CHECKING:
     from labelwise.signals.gradient_columns import GradientColumns
+
+# Rows of one backward on the CPU: it is as quick as a larger one there, and what it keeps of every layer stays small.
+GRADIENT_ROWS = 64
 
 
 class ModelReader:
@@ -80,11 +83,16 @@ class ModelReader:
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
         rows = count(inputs)
-        drawn = self.draws is not None and self.draws.from_embedding
+        by_gradient = any(isinstance(signal, GradNorm | LossJvp | GradSketch) for signal in signals)
+        parts = list(small_parts(rows, home(self.model)[0])) if by_gradient else []
+        if len(parts) > 1:
+            found = [self.read(rows_of(inputs, part), signals) for part in parts]
+            return {signal: torch.cat([one[signal] for one in found]) for signal in found[0]}
+        drawn = isinstance(self.draws, LastLayerDraws)
         embed = any(isinstance(signal, Embedding) or (drawn and isinstance(signal, LogProbs)) for signal in signals)
         watch = self._watch() if embed else {}
         columns: dict[Signal, Tensor] = {}
-        if any(isinstance(signal, GradNorm | LossJvp | GradSketch) for signal in signals):
+        if by_gradient:
             answer, columns = self._by_gradient().read(inputs, signals, watch)
             output, calls = answer.output, answer.calls
         else:
@@ -113,12 +121,14 @@ class ModelReader:
 
     def _log_probs(self, embedding: Tensor | None, inputs: Any, rows: int, draws: int) -> Tensor:
         """Log probabilities (B, K, C) under each draw: from the embedding, or by a forward pass for each."""
-        assert self.draws is not None, "asked of models with draws only"
-        if embedding is not None:
-            return self.draws.of_embedding(embedding)
+        draws_of = self.draws
+        assert draws_of is not None, "asked of models with draws only"
+        if isinstance(draws_of, LastLayerDraws):
+            assert embedding is not None, "read for draws of the last layer"
+            return draws_of.of_embedding(embedding)
         with at_rest(self.model):
             run = functools.partial(forward, self.model, inputs, self.autocast)
-            return self.draws.of_model(self.model, lambda: heads.logits_of(run(), self.output, rows), draws)
+            return draws_of.of_model(self.model, lambda: heads.logits_of(run(), self.output, rows), draws)
 
     def look_back(self, labelled: Labelled, batches: Any) -> None:
         """Sum the gradient of the labelled rows, for LossJvp; `batches()` gives their inputs and labels."""
@@ -244,6 +254,22 @@ def count(inputs: Any) -> int:
     if isinstance(inputs, Tensor | tuple | list) and not (isinstance(inputs, Tensor) and inputs.ndim == 0):
         return len(inputs)
     raise ModelError(f"a batch of inputs is a tensor, texts, or a mapping of them, not {type(inputs).__name__}.")
+
+
+def small_parts(rows: int, device: torch.device) -> Iterator[slice]:
+    """Parts of a batch for one backward pass each; all of it on an accelerator."""
+    step = GRADIENT_ROWS if device.type == "cpu" else rows
+    for start in range(0, rows, max(1, step)):
+        yield slice(start, min(start + step, rows))
+
+
+def rows_of(inputs: Any, part: slice) -> Any:
+    """Some rows of a batch of inputs."""
+    if isinstance(inputs, Mapping):
+        return {name: rows_of(value, part) for name, value in inputs.items()}
+    if isinstance(inputs, list | tuple) and inputs and isinstance(inputs[0], Tensor | Mapping):
+        return [rows_of(value, part) for value in inputs]
+    return inputs[part]
 
 
 def _by_name(model: nn.Module, batch: Mapping[str, Any]) -> bool:

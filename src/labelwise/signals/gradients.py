@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from labelwise.errors import ModelError
 from labelwise.keys import Key
 from labelwise.signals import head as heads
-from labelwise.signals.forward import at_rest, count, forward, home, moved
+from labelwise.signals.forward import at_rest, count, forward, home, moved, rows_of, small_parts
 from labelwise.signals.ghost import Capture, Tables, Vector
 from labelwise.signals.ghost.collect import Asked, Built, Checked, Facts, Found
-from labelwise.signals.ghost.fallback import inner_products, row_gradients, rows_of
+from labelwise.signals.ghost.fallback import inner_products, row_gradients
 from labelwise.signals.ghost.losses import Loss, cotangents
 from labelwise.signals.ghost.rules import MisfitError
 from labelwise.signals.head import Output
@@ -95,13 +95,15 @@ class RowGradients:
         parameters = [self.model.get_parameter(name) for name in self.capture.trained]
         total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
         for inputs, labels in batches:
-            with at_rest(self.model), torch.enable_grad():
-                outputs_BC = self._outputs(forward(self.model, inputs, self.autocast), count(inputs), loss)
-                (d_BC,) = cotangents(loss, labels, outputs_BC.detach())
-                gradients = torch.autograd.grad(outputs_BC, parameters, d_BC, allow_unused=True)
-            for so_far, gradient in zip(total, gradients):
-                if gradient is not None:
-                    so_far += gradient
+            for part in small_parts(count(inputs), home(self.model)[0]):
+                rows, labels_B = rows_of(inputs, part), labels[part]
+                with at_rest(self.model), torch.enable_grad():
+                    outputs_BC = self._outputs(forward(self.model, rows, self.autocast), count(rows), loss)
+                    (d_BC,) = cotangents(loss, labels_B, outputs_BC.detach())
+                    gradients = torch.autograd.grad(outputs_BC, parameters, d_BC, allow_unused=True)
+                for so_far, gradient in zip(total, gradients):
+                    if gradient is not None:
+                        so_far += gradient
         return {n: g.to(p.dtype) for n, p, g in zip(self.capture.trained, parameters, total)}
 
     def notes(self) -> dict[str, str]:
@@ -140,7 +142,7 @@ class RowGradients:
         batch = moved(inputs, device, dtype)
         parameters = {name: self.model.get_parameter(name).detach() for name in self.capture.rest}
         run = functools.partial(self._functional, loss)
-        if found.along is not None and found.only_dot:
+        if isinstance(found, Facts) and found.only_dot and found.along is not None:
             found.add_dot(inner_products(run, parameters, found.along, batch, d_BC))
             return
         for part, gradients in row_gradients(run, parameters, batch, d_BC):

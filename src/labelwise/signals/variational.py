@@ -6,8 +6,11 @@ outputs are drawn, one for each row (local reparametrisation, Kingma et al. 2015
 loss to minimise is the sum of the rows' losses plus the divergence of the weights from N(0, 2 / C); training adds
 `penalty()` of every module that has it, divided by the number of rows, to the mean loss.
 
-Outside training the layer gives the log of the posterior predictive, the mean over its draws of the softmax. Its draws
-of the weights are the same for all rows.
+Outside training the layer predicts by local reparametrisation too: the log of the posterior predictive, the mean over
+K draws of the outputs, N(W h + b, softplus(rho)^2 h^2), of their softmax. The K x C normal numbers behind them follow
+from `seed` and are the same for all rows: a row's prediction depends neither on its batch nor on its place in it, and
+is that of the weights in law, since a prediction is of one row. Signals are of several rows at once and use `drawn()`,
+draws of the weights themselves.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from labelwise.signals.draws import HeadDraws, check_draws, log_mean
 SPREAD = 0.05  # of the means and of rho at the start
 RHO = -4.0  # softplus(-4) is a standard deviation of 0.018
 FLOOR = 1e-6  # added to the variance of an output
+PART = 1 << 22  # numbers of a table of drawn outputs
 
 
 class VariationalLinear(nn.Linear):
@@ -39,7 +43,7 @@ class VariationalLinear(nn.Linear):
         check_draws(draws, in_features * out_features)
         nn.Linear.__init__(self, in_features, out_features)
         self.draws = draws
-        self._noise: tuple[int, Tensor] | None = None  # with the seed it was drawn from
+        self._noise: dict[str, tuple[int, Tensor]] = {}  # by purpose, with the seed it was drawn from
         self.rho = nn.Parameter(torch.empty(out_features, in_features))
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
         self.reset_parameters()
@@ -53,21 +57,37 @@ class VariationalLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         if self.training:
             return self.local(input)
-        return log_mean(self.drawn().of_embedding(input.flatten(1)))
+        return self.predictive(input.flatten(1))
 
     def local(self, h_BD: Tensor) -> Tensor:
-        """One draw of the outputs, with noise of its own for each row: for training alone."""
-        mean_BC = F.linear(h_BD, self.weight, self.bias)
+        """One draw of the outputs, with noise of its own for each row: for training."""
+        mean_BC, deviation_BC = self._outputs(h_BD)
+        return mean_BC + deviation_BC * torch.randn_like(mean_BC)
+
+    def predictive(self, h_BD: Tensor) -> Tensor:
+        """Log of the mean softmax (B, C) over `draws` draws of the outputs, which follow from parameters and `seed`."""
+        noise_KC = self._normal("outputs", (self.draws, self.out_features)).to(h_BD)
+        mean_BC, deviation_BC = self._outputs(h_BD)
+        parts = zip(*(x.split(max(1, PART // noise_KC.numel())) for x in (mean_BC, deviation_BC)))
+        return torch.cat([log_mean((m[:, None] + s[:, None] * noise_KC).log_softmax(2)) for m, s in parts])
+
+    def _outputs(self, h_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (B, C) of the outputs, which are independent given the row."""
         variance_BC = F.linear(h_BD.square(), F.softplus(self.rho).square()) + FLOOR
-        return mean_BC + variance_BC.sqrt() * torch.randn_like(mean_BC)
+        return F.linear(h_BD, self.weight, self.bias), variance_BC.sqrt()
+
+    def _normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Normal numbers that follow from `seed`, kept until it changes."""
+        seed = int(self.seed)
+        if self._noise.get(purpose, (None,))[0] != seed:
+            key = Key(seed) if purpose == "weights" else Key(seed).fold(purpose)
+            self._noise[purpose] = seed, torch.randn(shape, generator=key.generator())
+        return self._noise[purpose][1]
 
     def drawn(self) -> HeadDraws:
         """The draws of the weights, one set for all rows; they follow from the parameters and from `seed`."""
-        shape = (self.draws, *self.weight.shape)
-        seed = int(self.seed)
-        if self._noise is None or self._noise[0] != seed:
-            self._noise = seed, torch.randn(shape, generator=Key(seed).generator())
-        weight_KCD = self.weight + F.softplus(self.rho) * self._noise[1].to(self.weight)
+        noise_KCD = self._normal("weights", (self.draws, *self.weight.shape))
+        weight_KCD = self.weight + F.softplus(self.rho) * noise_KCD.to(self.weight)
         return HeadDraws(weight_KCD.detach(), None if self.bias is None else self.bias.detach()[None])
 
     def penalty(self) -> Tensor:

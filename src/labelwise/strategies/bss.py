@@ -17,8 +17,9 @@ as 1/(n0 + k) and k/(n0 + k) u_i.
     gamma = sqrt(c d/(m + c d)),  c = 1.57,  m the draws expected until k rows are held
 
 Draws are made by rejection: rows ring by leverage |v|^2 (choose/rings.py), a ring is kept with probability
-v^T E v / (lam_max(E) |v|^2), and E is kept for 1/(2 gamma) draws. Cost: N P^2 + N P d for whitening and leverage, then
-no sweep of the features, k d^3 gamma for the decompositions.
+v^T E v / (lam_max(E) |v|^2), and E is kept for 1/(2 gamma) draws; B is decomposed anew after d/3 draws, and E follows
+it by Woodbury's formula in between. Cost: N P^2 + N P d for whitening and leverage, then no sweep of the features,
+and k d^2 (1 + gamma d/10) for E.
 Departs from the paper: its basis exists, ours is one of four maps (signals/basis.py); the budget is exact, which the
 paper's natural end is not (the notes say when it was passed); d is at most k/12 by default and 256, at most k/5 ever,
 since the lower barrier is above 0 only for gamma below 1/2; an output that fails the test [3/4, 5/4] is redrawn only
@@ -30,18 +31,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from labelwise.choose import Selection, Strategy
+from labelwise.choose import Selection
 from labelwise.choose.barrier import GOOD, Barrier, good_output
-from labelwise.choose.drawn import Drawn, as_basis, batch_of, census, check_rank, rank_cap
+from labelwise.choose.drawn import Drawn, batch_of
+from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.rings import Rings, Window, expected_draws
-from labelwise.choose.whiten import LEVERAGE, Whitened, whitened
+from labelwise.choose.whiten import LEVERAGE, Whitened
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -63,65 +64,53 @@ CENSUS: dict[str, Any] = {
     "design_condition": 1.0,
     "natural_end": None,
     "decompositions": 0,
+    "looks": 0,
     "tries": 0,
     "warm_rows": 0,
 }
 
 
 @dataclass(frozen=True)
-class Bss(Strategy):
+class Bss(OnBasis):
     """Draws with importance weights whose weighted design is certain to be near the pool's.
 
     Args:
-        basis: the functions whose span is to be learnt: the name of a map or a `Basis`. An array given as `basis=` to
-            `select` takes its place.
+        basis, rank, tol: see `OnBasis`.
         gamma: how fine the design is, above 0 and below 1; None is what the budget allows.
         epsilon: the paper's accuracy instead of gamma, gamma = sqrt(epsilon)/3.
-        rank: how many functions to keep at most; None is k/12 and at most 256. Never more than k/5.
-        tol: eigenvalues below this share of the largest are no direction; None is 1e-10 (1e-6 in float32).
         warm: begin with the rows already labelled, each of weight 1. Guarantees are then about both together; what is
             drawn still stands for the whole pool, and does not make up for what the labelled rows lack.
         retries: redraws of an output that just misses the test of a good output.
     """
 
-    basis: str | Basis | Mapping[str, Any] = field(default_factory=Basis)
     gamma: float | None = None
     epsilon: float | None = None
-    rank: int | None = None
-    tol: float | None = None
     warm: bool = False
     retries: int = 10
 
-    needs = Needs(pool=(Basis(),))
     cost = "N P^2 + k d^3"
     paper = "Sample complexity of deep active learning, 2021; Chen & Price, COLT 2019"
     weighted = True
     known_law = True
+    census_notes = CENSUS
 
-    def __post_init__(self) -> None:
-        basis = as_basis("Bss", self.basis)
-        object.__setattr__(self, "basis", basis)
-        object.__setattr__(self, "needs", Needs((basis,), (basis,) if self.warm else ()))
-        object.__setattr__(self, "cold", basis.map != "last_layer" and not self.warm)
+    def settle(self, basis: Basis) -> None:
+        if self.warm:
+            object.__setattr__(self, "needs", Needs((basis,), (basis,)))
+            object.__setattr__(self, "cold", False)
         if self.gamma is not None and self.epsilon is not None:
             raise ArgumentError("Bss(gamma=..., epsilon=...): give one of the two; gamma is sqrt(epsilon)/3")
         for name, value, below in (("gamma", self.gamma, 1.0), ("epsilon", self.epsilon, C0**2)):
             if value is not None and not (isinstance(value, int | float) and 0 < value < below):
                 raise ArgumentError(f"Bss({name}=...) must be above 0 and below {below:g}, found {value!r}")
-        check_rank("Bss", self.rank, self.tol)
         if not isinstance(self.retries, int) or self.retries < 0:
             raise ArgumentError(f"Bss(retries=...) must be a whole number from 0 on, found {self.retries!r}")
 
-    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        assert isinstance(self.basis, Basis)
-        k = int(k)  # a small NumPy integer would overflow in the counts below
-        with whitened(pool, self.basis, rank_cap(self.rank, k), self.tol, key) as basis:
-            if k == pool.n:
-                return census(pool, basis, key, {**basis.notes(), **CENSUS})
-            past = _past(labelled, basis) if self.warm and labelled.n else None
-            expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
-            gamma = self._gamma(expected + (0 if past is None else labelled.n), basis.rank)
-            drawn, barrier, tries = self._best(pool, basis, gamma, k, expected, past, key)
+    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+        past = _past(labelled, basis) if self.warm and labelled.n else None
+        expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
+        gamma = self._gamma(expected + (0 if past is None else labelled.n), basis.rank)
+        drawn, barrier, tries = self._best(pool, basis, gamma, k, expected, past, key)
         unit = k / barrier.total if past is None else 1 / _labelled_weight(barrier, labelled.n, k)
         notes = {**basis.notes(), **_design(barrier), "tries": tries, "warm_rows": 0 if past is None else labelled.n}
         return batch_of(pool, drawn, unit, key.fold("fill"), notes)
@@ -228,5 +217,6 @@ def _design(barrier: Barrier) -> dict[str, Any]:
         "good": good_output(low, high),
         "design_condition": high / low if low > 0 else None,
         "natural_end": barrier.natural,
-        "decompositions": barrier.looks,
+        "decompositions": barrier.decompositions,
+        "looks": barrier.looks,
     }

@@ -12,63 +12,38 @@ Departs from the paper: the budget counts distinct rows, not draws; rows taken a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from labelwise.choose import Selection, Strategy
+from labelwise.choose import Selection
 from labelwise.choose.barrier import good_output
-from labelwise.choose.drawn import Drawn, as_basis, batch_of, census, check_rank, rank_cap
+from labelwise.choose.drawn import Drawn, batch_of
+from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.rings import Rings, expected_draws
-from labelwise.choose.whiten import LEVERAGE, Whitened, whitened
+from labelwise.choose.whiten import LEVERAGE, Whitened
 from labelwise.keys import Key
 from labelwise.shards import Shards
-from labelwise.signals.spec import Basis, Needs
 
 WINDOW = 1 << 14  # rings drawn at once
 TAKEN = 4096  # rows of the design formed at once
 
 
 @dataclass(frozen=True)
-class Leverage(Strategy):
-    """Leverage-score sampling with importance weights.
+class Leverage(OnBasis):
+    """Leverage-score sampling with importance weights; for `basis`, `rank` and `tol` see `OnBasis`."""
 
-    Args:
-        basis: the functions whose span is to be learnt: the name of a map or a `Basis`. An array given as `basis=` to
-            `select` takes its place.
-        rank: how many functions to keep at most; None is k/12 and at most 256. Never more than k/5.
-        tol: eigenvalues below this share of the largest are no direction; None is 1e-10 (1e-6 in float32).
-    """
-
-    basis: str | Basis | Mapping[str, Any] = field(default_factory=Basis)
-    rank: int | None = None
-    tol: float | None = None
-
-    needs = Needs(pool=(Basis(),))
     cost = "N P^2"
     paper = "Drineas et al. 2008; Chen & Price, COLT 2019"
     weighted = True
     known_law = True
 
-    def __post_init__(self) -> None:
-        basis = as_basis("Leverage", self.basis)
-        object.__setattr__(self, "basis", basis)
-        object.__setattr__(self, "needs", Needs((basis,)))
-        object.__setattr__(self, "cold", basis.map != "last_layer")
-        check_rank("Leverage", self.rank, self.tol)
-
-    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        assert isinstance(self.basis, Basis)
-        k = int(k)  # a small NumPy integer would overflow in the counts below
-        with whitened(pool, self.basis, rank_cap(self.rank, k), self.tol, key) as basis:
-            if k == pool.n:
-                return census(pool, basis, key, basis.notes())
-            rings, drawn = Rings(pool, LEVERAGE, key), Drawn(k)
-            by_leverage(pool, basis, rings, drawn, expected_draws(pool, LEVERAGE, k, Drawn.most(k)))
-            batch = batch_of(pool, drawn, k / drawn.draws, key.fold("fill"), basis.notes())
-            return with_design(pool, basis, batch)
+    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+        rings, drawn = Rings(pool, LEVERAGE, key), Drawn(k)
+        by_leverage(pool, basis, rings, drawn, expected_draws(pool, LEVERAGE, k, Drawn.most(k)))
+        batch = batch_of(pool, drawn, k / drawn.draws, key.fold("fill"), basis.notes())
+        return with_design(pool, basis, batch)
 
 
 def by_leverage(pool: Shards, basis: Whitened, rings: Rings, drawn: Drawn, expected: float) -> None:

@@ -35,8 +35,10 @@ from labelwise.choose import Selection, Strategy
 from labelwise.choose.sparse import Problem, Terms, parts_of, posed
 from labelwise.choose.sparse_device import fits, greedy_on_device
 from labelwise.choose.sparse_form import Form, Gradients, Losses
+from labelwise.choose.sparse_fused import greedy_fused, small_enough
 from labelwise.choose.sparse_greedy import greedy
 from labelwise.choose.sparse_iht import iht, rounded
+from labelwise.choose.sparse_iht_device import iht_on_device
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards
@@ -123,14 +125,17 @@ class Sabal(Strategy):
             return self._iht(problem)
 
     def _greedy(self, problem: Problem) -> Selection:
-        solve = greedy_on_device if fits(problem) else greedy
-        found = solve(problem, self.unit_weights)
+        if fits(problem) and small_enough(problem) and not self.unit_weights:
+            found = greedy_fused(problem)
+        else:
+            found = (greedy_on_device if fits(problem) else greedy)(problem, self.unit_weights)
         notes = parts_of(problem, found.ids, found.w, found.r_AB)
         notes |= {"share": found.share, "iterations": problem.k, "sweeps": found.sweeps, "stopped": "k rows taken"}
         return _selection(found.ids, found.w, found.scores, notes)
 
     def _iht(self, problem: Problem) -> Selection:
-        found = iht(problem, self.iterations, self.tolerance, self.prox)
+        solve = iht_on_device if fits(problem) else iht
+        found = solve(problem, self.iterations, self.tolerance, self.prox)
         notes = parts_of(problem, found.ids, found.w, found.r_AB)
         notes |= {"share": found.share, "iterations": found.iterations, "stopped": found.stopped}
         return _selection(found.ids, found.w, found.keys, notes)

@@ -1,4 +1,4 @@
-"""Volume: rows that span a large volume together, then rows by leverage; the weighted fit is unbiased.
+"""Volume: rows that span a large volume together: drawn, so that the weighted fit is unbiased, or D-optimal.
 
 Derezinski, Warmuth and Hsu, "Leveraged volume sampling for linear regression", NeurIPS 2018, in the form of theorem 2
 of their "Correcting the bias in least squares regression with volume-rescaled sampling", AISTATS 2019: m draws by
@@ -10,25 +10,37 @@ with v the functions of `basis` whitened on the pool. The d rows are drawn one a
 proportional to the squared length of v outside of the span of those before; by rejection from leverage, d log d
 proposals and no sweep. Every draw weighs 1/(m n p_i), p_i the leverage score, repeats are merged, and drawing ends
 before row k + 1. `Selection.weights` are k times that, about 1 on average. Cost as `leverage`, and d^3 log d.
+
+With rule="greedy" the rows are a D-optimal design instead, one after the other (choose/d_optimal.py):
+
+    argmax_x v^T M^-1 v,   M += v v^T,   M = I at first
+
+without chance and without weights: informative where the linear model is right, and no picture of the pool.
+Cost: a sweep when the short list of best rows is used up, dozens in all, of N P min(d, picks since the last one), and
+k d x (its length).
 Departs from the paper: the budget counts distinct rows; no draw is reordered, since the weights do not depend on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from labelwise.choose import Selection, Strategy
-from labelwise.choose.drawn import Drawn, as_basis, batch_of, census, check_rank, rank_cap
+from labelwise.choose import Selection
+from labelwise.choose.d_optimal import d_optimal
+from labelwise.choose.drawn import Drawn, batch_of
+from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.rings import Rings, expected_draws
-from labelwise.choose.whiten import LEVERAGE, Whitened, whitened
+from labelwise.choose.selection import equal_weights
+from labelwise.choose.whiten import LEVERAGE, Whitened
+from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.signals.rows import sq_norm
-from labelwise.signals.spec import Basis, Needs
+from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage import by_leverage, with_design
 
 WINDOW = 1 << 12
@@ -36,45 +48,37 @@ NOTHING = 1e-9  # what is left of |v|^2 after projection when the rest is roundi
 
 
 @dataclass(frozen=True)
-class Volume(Strategy):
-    """Leveraged volume sampling with importance weights.
+class Volume(OnBasis):
+    """Leveraged volume sampling with importance weights, or greedy D-optimal design without.
 
     Args:
-        basis: the functions whose span is to be learnt: the name of a map or a `Basis`. An array given as `basis=` to
-            `select` takes its place.
-        rank: how many functions to keep at most; None is k/12 and at most 256. Never more than k/5.
-        tol: eigenvalues below this share of the largest are no direction; None is 1e-10 (1e-6 in float32).
+        basis, rank, tol: see `OnBasis`.
+        rule: "sampled" draws, "greedy" takes the rows that most raise the determinant.
     """
 
-    basis: str | Basis | Mapping[str, Any] = field(default_factory=Basis)
-    rank: int | None = None
-    tol: float | None = None
+    rule: Literal["sampled", "greedy"] = "sampled"
 
-    needs = Needs(pool=(Basis(),))
     cost = "N P^2 + d^3 log d"
     paper = "Derezinski et al., NeurIPS 2018, AISTATS 2019"
     weighted = True
 
-    def __post_init__(self) -> None:
-        basis = as_basis("Volume", self.basis)
-        object.__setattr__(self, "basis", basis)
-        object.__setattr__(self, "needs", Needs((basis,)))
-        object.__setattr__(self, "cold", basis.map != "last_layer")
-        check_rank("Volume", self.rank, self.tol)
+    def settle(self, basis: Basis) -> None:
+        if self.rule not in ("sampled", "greedy"):
+            raise ArgumentError(f'Volume(rule=...) must be "sampled" or "greedy", found {self.rule!r}')
+        object.__setattr__(self, "weighted", self.rule == "sampled")
 
-    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        assert isinstance(self.basis, Basis)
-        k = int(k)  # a small NumPy integer would overflow in the counts below
-        with whitened(pool, self.basis, rank_cap(self.rank, k), self.tol, key) as basis:
-            if k == pool.n:
-                return census(pool, basis, key, basis.notes())
-            drawn = Drawn(k)
-            spread(pool, basis, Rings(pool, LEVERAGE, key.fold("volume")), drawn)
-            expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
-            by_leverage(pool, basis, Rings(pool, LEVERAGE, key), drawn, expected)
-            notes = {**basis.notes(), "volume_rows": basis.rank}
-            batch = batch_of(pool, drawn, k / drawn.draws, key.fold("fill"), notes)
-            return with_design(pool, basis, batch)
+    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+        if self.rule == "greedy":
+            design = d_optimal(pool, basis, k)
+            notes = {**basis.notes(), "log_det": sum(map(math.log1p, design.gains)), "sweeps": design.sweeps}
+            return with_design(pool, basis, equal_weights(design.ids, design.gains, notes))
+        drawn = Drawn(k)
+        spread(pool, basis, Rings(pool, LEVERAGE, key.fold("volume")), drawn)
+        expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
+        by_leverage(pool, basis, Rings(pool, LEVERAGE, key), drawn, expected)
+        notes = {**basis.notes(), "volume_rows": basis.rank}
+        batch = batch_of(pool, drawn, k / drawn.draws, key.fold("fill"), notes)
+        return with_design(pool, basis, batch)
 
 
 def spread(pool: Shards, basis: Whitened, rings: Rings, drawn: Drawn) -> None:

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import RowError
-from labelwise.signals.forward import at_rest, count, forward
+from labelwise.signals.forward import at_rest, count, forward, rows_of
 from labelwise.signals.ghost.collect import Asked
-from labelwise.signals.ghost.fallback import rows_of
 from labelwise.signals.ghost.losses import Loss
 from labelwise.signals.gradients import Gradient, RowGradients
 from labelwise.signals.head import Output, logits_of

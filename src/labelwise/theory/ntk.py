@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.signals.forward import count
-from labelwise.signals.ghost.fallback import rows_of
+from labelwise.signals.forward import count, rows_of
 from labelwise.signals.gradients import RowGradients
 from labelwise.signals.head import Output
 

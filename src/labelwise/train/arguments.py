@@ -24,7 +24,13 @@ def validation(valid: Any) -> tuple[Pool, Tensor]:
 
 
 def check_numbers(
-    restart: bool | str, epochs: int, batch: int, lr: float, patience: int | None, holdout: float
+    restart: bool | str,
+    epochs: int,
+    batch: int,
+    lr: float,
+    patience: int | None,
+    holdout: float,
+    clamp: float | None = None,
 ) -> None:
     """Raise ArgumentError for a number that cannot be trained with."""
     if restart not in (True, False, "given"):
@@ -32,6 +38,8 @@ def check_numbers(
     for name, value in (("epochs", epochs), ("batch", batch), ("patience", patience)):
         if value is not None and value < 1:
             raise ArgumentError(f"{name} is at least 1, not {value}.")
+    if clamp is not None and not clamp > 0:
+        raise ArgumentError(f"clamp is above 0, or None, not {clamp}.")
     if not lr > 0:
         raise ArgumentError(f"lr is above 0, not {lr}.")
     if not 0 <= holdout < 1:

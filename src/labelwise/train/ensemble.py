@@ -6,49 +6,55 @@ data; all are trained on all labelled rows. A classifier without chance in its f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
-from labelwise.keys import Key
-from labelwise.pool import Pool
 from labelwise.signals.ensemble import EnsembleReader
 from labelwise.signals.read import Reader
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
+from labelwise.train.lesson import Lesson, Taught, going_on, with_objective
+from labelwise.train.objective import Objective
 
 
-class EnsembleLearner:
-    """Trains `members` models by one learner, each with a key of its own, and reads them as one."""
+class EnsembleLearner(Taught):
+    """Trains `members` models by one learner, each with a key of its own, and reads them as one.
+
+    What training publishes about the labelled rows, such as their duals, is the mean over the members.
+    """
 
     def __init__(self, learner: Learner, members: int = 5):
         if isinstance(members, bool) or not isinstance(members, int) or members < 2:
             raise ArgumentError(f"an ensemble has a whole number of at least 2 members, found {members!r}")
         self.learner = learner
         self.members = members
+        self.task = getattr(learner, "task", "classify")
 
-    def fit(
-        self,
-        pool: Pool,
-        ids: Tensor,
-        labels: Tensor,
-        *,
-        weights: Tensor | None = None,
-        classes: int,
-        key: Key,
-        previous: Fit | None = None,
-    ) -> Fit:
-        """Train every member on the rows `ids`."""
-        before = _members(previous, self.members)
+    def learn(self, lesson: Lesson) -> Fit:
+        """Train every member on the rows of the lesson."""
         fits = [
             self.learner.fit(
-                pool, ids, labels, weights=weights, classes=classes, key=key.fold("member", i), previous=before[i]
+                *(lesson.pool, lesson.ids, lesson.labels),
+                weights=lesson.weights,
+                classes=lesson.classes,
+                key=lesson.key.fold("member", i),
+                previous=before,
             )
-            for i in range(self.members)
+            for i, before in enumerate(_members(lesson.previous, self.members))
         ]
-        return self._together(fits, ids)
+        return self._together(fits, lesson.ids)
+
+    def with_objective(self, objective: Objective) -> EnsembleLearner | None:
+        """An ensemble whose members train by `objective`."""
+        learner = with_objective(self.learner, objective)
+        return None if learner is None else EnsembleLearner(learner, self.members)
+
+    def going_on(self) -> EnsembleLearner:
+        """An ensemble whose members go on from their own weights of the round before."""
+        return EnsembleLearner(going_on(self.learner), self.members)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""
@@ -69,16 +75,17 @@ class EnsembleLearner:
         return Fit(EnsembleReader([fit.reader for fit in fits]), ids, published, notes, saved or None)
 
 
-def ensemble(model: Any, members: int = 5) -> EnsembleLearner:
+def ensemble(model: Any, members: int = 5, *, task: Literal["classify", "regress"] | None = None) -> EnsembleLearner:
     """A learner of an ensemble of `model`: whatever a learner can be made of, trained `members` times.
 
-    Probs are the mean of the members; LogProbs, which bald and other Bayesian strategies ask for, hold each member.
+    Probs are the mean of the members; LogProbs, which bald and other Bayesian strategies ask for, hold each member. A
+    torch model learns numbers where `task` is "regress"; their prediction is the mean of the members too.
 
     >>> from torch import nn
     >>> ensemble(nn.Linear(2, 2), members=3).members
     3
     """
-    return EnsembleLearner(learner_of(model), members)
+    return EnsembleLearner(learner_of(model, task), members)
 
 
 def _members(previous: Fit | None, count: int) -> list[Fit | None]:

@@ -3,69 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from labelwise.errors import NumericsError
 from labelwise.keys import Key
 from labelwise.signals.forward import at_rest, forward, home
-from labelwise.signals.head import Output
 from labelwise.train.labelled import LabelledInputs
 from labelwise.train.loss import Loss
-from labelwise.train.objective import Objective, State, scaled
-from labelwise.train.optimiser import OptimiserChoice, ScheduleChoice, make_optimiser, make_schedule
-from labelwise.train.sampler import SamplerChoice, check_sampler, drawn_order
+from labelwise.train.objective import State, scaled
+from labelwise.train.optimiser import make_optimiser, make_schedule
+from labelwise.train.sampler import check_sampler, drawn_order
+from labelwise.train.step import Step, Stepped
+from labelwise.train.task import Task, Training, Watch
 
 FITTED = 0.01  # a mean loss, in nats, below which rows that are all classified right have no more to teach
 _READ = 256  # rows of a batch without gradients
-
-
-@dataclass(frozen=True)
-class Training:
-    """How to train; the arguments of TorchLearner."""
-
-    epochs: int
-    batch: int
-    lr: float
-    weight_decay: float
-    momentum: float
-    optimiser: OptimiserChoice
-    schedule: ScheduleChoice
-    patience: int | None
-    augment: Callable[[Any, torch.Generator], Any] | None
-    objective: Objective
-    output: Output | None
-    autocast: torch.dtype | None
-    sampler: SamplerChoice = "shuffle"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What to train on: labelled rows, which of them are trained on, and labelled rows to watch, if any.
-
-    Rows are named by their place among the labelled rows, here and to the objective.
-    """
-
-    rows: LabelledInputs
-    labels: Tensor  # (n,) of all labelled rows
-    at: Tensor  # those that are trained on
-    loss: Loss
-    watch: Watch | None
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Labelled rows that are not trained on."""
-
-    rows: LabelledInputs
-    at: Tensor
-    labels: Tensor  # of the rows at `at`
-    weighed: bool  # whether they are rows the objective has weights for
 
 
 @dataclass(frozen=True)
@@ -86,11 +42,11 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
         state = {**state, "rate": scaled(weights, len(task.labels)).to(device)}  # what batches are drawn by
     optimiser = make_optimiser(how.optimiser, model, how.lr, how.weight_decay, how.momentum)
     schedule = make_schedule(how.schedule, optimiser, how.epochs)
-    scaler = torch.amp.GradScaler(device.type, enabled=how.autocast == torch.float16)
+    step = Step(model, task, how, optimiser, state)
     best = _Best(model)
     stopped = f"all {how.epochs} epochs run"
     for epoch in range(how.epochs):
-        ran = _epoch(model, task, how, _Step(optimiser, scaler), state, key, epoch)
+        ran = _epoch(model, task, how, step, state, key, epoch)
         state = ran.state
         seen = ran.loss if task.watch is None else _watched_loss(model, task, task.watch, state, how)
         _check_finite(ran.loss, seen, epoch, how.lr, task)
@@ -115,19 +71,6 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
     return Trained(best.state, notes)
 
 
-class _Step(NamedTuple):
-    """One step down the gradient, in any precision."""
-
-    optimiser: Optimizer
-    scaler: torch.amp.GradScaler  # does nothing unless autocast is float16
-
-    def take(self, loss: Tensor) -> None:
-        self.optimiser.zero_grad()
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-
-
 class _Ran(NamedTuple):
     """What one epoch gave."""
 
@@ -137,52 +80,36 @@ class _Ran(NamedTuple):
     right: float  # share of the rows that are classified right
 
 
-def _epoch(model: nn.Module, task: Task, how: Training, step: _Step, state: State, key: Key, epoch: int) -> _Ran:
+def _epoch(model: nn.Module, task: Task, how: Training, step: Step, state: State, key: Key, epoch: int) -> _Ran:
     model.train()
-    device, _ = home(model)
-    labels_n = task.labels.to(device)
-    penalised = [module for module in model.modules() if callable(getattr(module, "penalty", None))]
-    losses: list[Tensor] = []
-    all_given: list[Tensor] = []
-    hits: list[Tensor] = []
-    indices: list[Tensor] = []
-    for number, place_B in enumerate(_batches(task.at, how.batch, key.fold("order", epoch), state.get("rate"))):
-        inputs = task.rows.take(place_B)
-        if how.augment is not None:
-            inputs = how.augment(inputs, key.fold("augment", epoch, number).generator())
-        index_B = place_B.to(device)
-        output_BC = task.loss.output(forward(model, inputs, how.autocast), how.output, len(index_B))
-        if epoch == 0:
-            task.loss.check(output_BC)
-        label_B = labels_n[index_B]
-        loss_B = task.loss.rows(output_BC, label_B)
-        given = how.objective.losses(loss_B, output_BC, label_B)
-        step.take(how.objective.reduce(given, index_B, state) + _penalty(penalised) / len(task.at))
-        losses.append(loss_B.detach())
-        all_given.append(given.detach())
-        hits.append(task.loss.right(output_BC, label_B))
-        indices.append(index_B)
+    steps: list[Stepped] = []
+    batches = _batches(task.at, how.batch, key.fold("order", epoch), state.get("rate"))
+    index_n = torch.cat(batches).to(step.device)  # once for all: a device waits for each copy
+    indices = index_n.split([len(place_B) for place_B in batches])
+    for number, (place_B, index_B) in enumerate(zip(batches, indices)):
+        steps.append(step(place_B, index_B, key.fold("augment", epoch, number), state))
         if how.objective.when == "batch":
-            state = how.objective.after(all_given[-1], index_B, state)
-        elif how.objective.when == "sweep":
-            output_nC = outputs_at(model, task.rows, task.at, task.loss, how)
-            at_n = task.at.to(device)
-            loss_n = task.loss.rows(output_nC, labels_n[at_n])
-            state = how.objective.after(how.objective.losses(loss_n, output_nC, labels_n[at_n]), at_n, state)
-    loss_n, index_n, hit_n = torch.cat(losses), torch.cat(indices), torch.cat(hits)
+            state = how.objective.after(steps[-1].given, index_B, state)
+        elif how.objective.when == "sweep" and step.taken % how.objective.every == 0:
+            state = _swept(model, task, how, state)
+    loss_n, given_n, hit_n = (torch.cat(column) for column in zip(*steps))
     if how.objective.when == "epoch":
-        state = how.objective.after(torch.cat(all_given), index_n, state)
+        state = how.objective.after(given_n, index_n, state)
     weight_n = state["weight"][index_n]
     with torch.no_grad():
-        loss = _mean(loss_n, weight_n) + float(_penalty(penalised)) / len(task.at)
+        loss = _mean(loss_n, weight_n) + float(step.penalty()) / len(task.at)
     # Where there is a penalty it is worth going on after every row is fitted.
-    fitted = not penalised and loss < FITTED and bool(hit_n[weight_n > 0].all())
+    fitted = not step.penalised and loss < FITTED and bool(hit_n[weight_n > 0].all())
     return _Ran(state, loss, fitted, float(hit_n.double().mean()))
 
 
-def _penalty(modules: list[nn.Module]) -> Tensor | float:
-    """What modules with a method `penalty` add to the sum of the rows' losses, as a variational layer does."""
-    return sum((cast(Tensor, module.penalty()) for module in modules), 0.0)  # type: ignore[operator]
+def _swept(model: nn.Module, task: Task, how: Training, state: State) -> State:
+    """The state after a look at all rows that are trained on."""
+    output_nC = outputs_at(model, task.rows, task.at, task.loss, how)
+    at_n = task.at.to(output_nC.device)
+    label_n = task.labels.to(output_nC.device)[at_n]
+    loss_n = task.loss.rows(output_nC, label_n)
+    return how.objective.after(how.objective.losses(loss_n, output_nC, label_n), at_n, state)
 
 
 def outputs_at(model: nn.Module, rows: LabelledInputs, at: Tensor, loss: Loss, how: Training) -> Tensor:

@@ -19,9 +19,11 @@ from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
+from labelwise.train.lesson import Lesson, Taught, going_on, with_objective
+from labelwise.train.objective import Objective
 
 
-class LaplaceLearner:
+class LaplaceLearner(Taught):
     """Trains by another learner, then takes the curvature of the last layer on the labelled rows.
 
     Probs and all else are those of the trained model; LogProbs come from draws of its last layer.
@@ -31,33 +33,43 @@ class LaplaceLearner:
         check_draws(draws)
         if precision is not None and not precision > 0:
             raise ArgumentError(f"precision is above 0, or None to find it from the labelled rows; found {precision!r}")
+        if getattr(learner, "task", "classify") != "classify":
+            raise ArgumentError(
+                "laplace() draws last layers that give class probabilities; the learner is made for numbers. For "
+                "numbers use the learner itself, or lw.ensemble(learner)."
+            )
         self.learner = learner
         self.draws = draws
         self.precision = precision
 
-    def fit(
-        self,
-        pool: Pool,
-        ids: Tensor,
-        labels: Tensor,
-        *,
-        weights: Tensor | None = None,
-        classes: int,
-        key: Key,
-        previous: Fit | None = None,
-    ) -> Fit:
-        """Train on the rows `ids`, then draw last layers."""
-        own = self.learner.fit(pool, ids, labels, weights=weights, classes=classes, key=key, previous=previous)
+    def learn(self, lesson: Lesson) -> Fit:
+        """Train on the rows of the lesson, then draw last layers."""
+        own = self.learner.fit(
+            *(lesson.pool, lesson.ids, lesson.labels),
+            weights=lesson.weights,
+            classes=lesson.classes,
+            key=lesson.key,
+            previous=lesson.previous,
+        )
         if not isinstance(own.reader, ModelReader):
             raise ArgumentError(f"laplace() takes a torch model; the fit is read by {type(own.reader).__name__}.")
-        draws, precision = self._drawn(own.reader, pool, ids, key.fold("laplace"))
+        draws, precision = self._drawn(own.reader, lesson.pool, lesson.ids, lesson.key.fold("laplace"))
         notes = {**own.notes, "precision": precision, "draws": self.draws}
         state = own.state
         if state is not None:
             state = {**state, "laplace.weight": draws.weight_KOD}
             if draws.bias_KO is not None:
                 state["laplace.bias"] = draws.bias_KO
-        return Fit(_with_draws(own.reader, draws), ids, own.published, notes, state)
+        return Fit(_with_draws(own.reader, draws), lesson.ids, own.published, notes, state)
+
+    def with_objective(self, objective: Objective) -> LaplaceLearner | None:
+        """A learner like this one whose own trains by `objective`."""
+        learner = with_objective(self.learner, objective)
+        return None if learner is None else LaplaceLearner(learner, self.draws, self.precision)
+
+    def going_on(self) -> LaplaceLearner:
+        """A learner like this one whose own goes on from the weights of the round before."""
+        return LaplaceLearner(going_on(self.learner), self.draws, self.precision)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""

@@ -24,11 +24,13 @@ class Objective(ABC):
     """Makes one scalar of the losses of a batch of rows.
 
     Training calls `losses`, then `reduce` for each batch and takes a step; then `after` with the losses of that same
-    forward pass, for each batch or once for all rows of the epoch (`when`), or after each step with losses measured
-    anew on all rows ("sweep"); at the end `publish` with the state that belongs to the weights that were kept.
+    forward pass, for each batch or once for all rows of the epoch (`when`), or after each step (each `every`-th) with
+    losses measured anew on all rows ("sweep"); at the end `publish` with the state that belongs to the weights that
+    were kept.
     """
 
     when: Literal["batch", "epoch", "sweep"] = "batch"
+    every: int = 1  # steps from one sweep to the next
     whole: ClassVar[bool] = False  # whether every labelled row has to be trained on: none is held out then
     stop: float | None = None  # training ends once this share of the rows is classified right; None: by the loss alone
 

@@ -32,7 +32,9 @@ def make_optimiser(
     if choice == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused)
     kind = torch.optim.Adam if choice == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=lr, weight_decay=weight_decay, fused=fused)
+    # On CUDA its count of steps is kept there, so that a step can be captured in a graph.
+    cuda = parameters[0].device.type == "cuda"
+    return kind(parameters, lr=lr, weight_decay=weight_decay, fused=fused, capturable=cuda)
 
 
 def make_schedule(choice: ScheduleChoice, optimiser: Optimizer, epochs: int) -> Callable[[float], None]:

@@ -4,15 +4,17 @@ Elenter, NaderiAlizadeh and Ribeiro, "A Lagrangian duality approach to active le
 
     minimise mean_i l_i   subject to   l'_i <= epsilon for every labelled row i
     Lagrangian            mean_i [ l_i + dual_i (l'_i - epsilon) ]
-    primal step           one step of the optimiser on the Lagrangian of a batch, duals fixed
+    primal step           one step of the optimiser on the Lagrangian of a batch, duals fixed; T_p of them, then a
     dual step             dual_i <- max(0, dual_i + eta (l'_i - epsilon))
 
 Duals begin at 0 in every fit. With update="minibatch" a row's dual moves once an epoch, with the loss of the forward
 pass that the step was made from: eta times the running sum of the row's slack, held at zero from below. With
 update="full" the loss of every labelled row is measured again after every step and all duals move, as algorithm 1
-reads; that is a forward pass over all labelled rows for each step.
-Departs from the paper: no labelled row is held out, since a row that is never trained on has no dual; the duals are
-those of the epoch whose weights are kept; training ends once `stop` of the rows are classified right.
+reads; that is a forward pass over all labelled rows for each step. With T_p = `primal_steps` above 1 a dual moves
+after as many of the row's own steps ("minibatch"), or after as many steps of all ("full").
+Departs from the paper: one bound for all rows, as in its experiments, where its text has one for each; no labelled
+row is held out, since a row that is never trained on has no dual; the duals are those of the epoch whose weights are
+kept; training ends once `stop` of the rows are classified right.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class PrimalDual(Objective):
             so that training takes twice as long.
         eta: the step of the duals.
         update: "minibatch" as the authors ran it, "full" as algorithm 1 reads.
+        primal_steps: T_p, the primal steps for each dual step; 1 in the paper's experiments.
         schedule: None for a constant step; a number t0 for eta / (1 + t / t0) after t steps of a row's dual, the
             paper's diminishing step; or a function of t, a tensor (B,), that gives the factor of eta.
         secondary: a function of outputs and labels that gives the bounded loss l' of each row; the loss itself if None.
@@ -58,6 +61,7 @@ class PrimalDual(Objective):
     schedule: float | Callable[[Tensor], Tensor] | None = None
     secondary: Secondary | None = None
     stop: float | None = 0.99
+    primal_steps: int = 1
 
     whole = True
 
@@ -70,9 +74,14 @@ class PrimalDual(Objective):
             raise ArgumentError(f'update is "minibatch" or "full", not {self.update!r}.')
         if self.schedule is not None and not callable(self.schedule) and not self.schedule > 0:
             raise ArgumentError(f"schedule is None, a number above 0 or a function of t, not {self.schedule!r}.")
+        steps = self.primal_steps
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ArgumentError(f"primal_steps is a whole number of at least 1, not {steps!r}.")
         if self.stop is not None and not 0 < self.stop <= 1:
             raise ArgumentError(f"stop is a share above 0 and at most 1, or None, not {self.stop!r}.")
-        object.__setattr__(self, "when", "sweep" if self.update == "full" else "batch")
+        full = self.update == "full"
+        object.__setattr__(self, "when", "sweep" if full else "batch")
+        object.__setattr__(self, "every", steps if full else 1)
 
     def init(self, n: int, weights: Tensor | None) -> State:
         return {
@@ -100,8 +109,10 @@ class PrimalDual(Objective):
     def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
         slack_B = _both(loss_B)[1].double() - self._bound()
         dual_n, turn_n = state["dual"].clone(), state["turn"].clone()
-        dual_n[index_B] = (dual_n[index_B] + self._step(turn_n[index_B]) * slack_B).clamp_min(0)
-        turn_n[index_B] = state["turn"][index_B] + 1
+        turn_B, each = turn_n[index_B], self.primal_steps // self.every  # sweeps come once in T_p steps already
+        moved_B = (dual_n[index_B] + self._step(turn_B // each) * slack_B).clamp_min(0)
+        dual_n[index_B] = torch.where((turn_B + 1) % each == 0, moved_B, dual_n[index_B])
+        turn_n[index_B] = turn_B + 1
         return {**state, "dual": dual_n, "turn": turn_n}
 
     def publish(self, state: State) -> dict[Signal, Tensor]:

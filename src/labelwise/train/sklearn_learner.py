@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from labelwise.errors import ArgumentError, StoreError, extra
 from labelwise.keys import Key
-from labelwise.pool import Pool
 from labelwise.signals.calibrate import label_temperature
 from labelwise.signals.estimator import (
     Classifier,
@@ -23,12 +22,13 @@ from labelwise.signals.estimator import (
 )
 from labelwise.train.fit import Fit, checked_labels, checked_targets
 from labelwise.train.labelled import folds
-from labelwise.train.objective import scaled
+from labelwise.train.lesson import Lesson, Taught
+from labelwise.train.objective import Mean, Objective, Weighted, scaled
 
 _FOLDS = 5
 
 
-class SklearnLearner:
+class SklearnLearner(Taught):
     """Fits a clone of `estimator` each round; the estimator given is never changed.
 
     Every `random_state` among its parameters is set from the key, so that all chance comes from one seed. While only
@@ -39,7 +39,7 @@ class SklearnLearner:
         """`use_weights` hands the weights of the rows to the final estimator as `sample_weight`."""
         if isinstance(estimator, type):
             raise ArgumentError(f"a classifier was expected, not its class: write {estimator.__name__}().")
-        self.task: Literal["classify", "regress"] = "regress" if is_regressor(estimator) else "classify"
+        self.task = "regress" if is_regressor(estimator) else "classify"
         if not hasattr(estimator, "fit") or (self.task == "classify" and not hasattr(estimator, "predict_proba")):
             raise ArgumentError(
                 f"a classifier with fit and predict_proba was expected; {type(estimator).__name__} lacks one of them. "
@@ -48,23 +48,14 @@ class SklearnLearner:
         self.estimator = estimator
         self.use_weights = use_weights
 
-    def fit(
-        self,
-        pool: Pool,
-        ids: Tensor,
-        labels: Tensor,
-        *,
-        weights: Tensor | None = None,
-        classes: int,
-        key: Key,
-        previous: Fit | None = None,
-    ) -> Fit:
-        """Fit on the rows `ids` with `labels` 0..classes-1, or numbers; `previous` is not looked at."""
+    def learn(self, lesson: Lesson) -> Fit:
+        """Fit on the rows of the lesson; the fit of the round before is not looked at."""
+        ids, classes, key = lesson.ids, lesson.classes, lesson.key
         if self.task == "regress":
-            return self._fit_numbers(pool, ids, checked_targets(ids, labels), weights, key)
-        labels = checked_labels(ids, labels, classes)
-        X = estimator_inputs(pool.inputs(ids))
-        weight_n = scaled(weights, len(ids)).double().numpy() if self.use_weights else None
+            return self._fit_numbers(lesson)
+        labels = checked_labels(ids, lesson.labels, classes)
+        X = estimator_inputs(lesson.pool.inputs(ids))
+        weight_n = scaled(lesson.weights, len(ids)).double().numpy() if self.use_weights else None
         fitted = self._fitted(X, labels, weight_n, classes, key)
         temperature = functools.partial(self._temperature, X, ids, labels, weight_n, classes, key)
         reader = EstimatorReader(
@@ -75,15 +66,22 @@ class SklearnLearner:
             notes["constant"] = f"only class {int(labels[0])} is labelled yet: every row gets the same probabilities"
         return Fit(reader, ids, {}, notes, None)
 
+    def with_objective(self, objective: Objective) -> SklearnLearner | None:
+        """A learner like this one that uses the weights of its rows, `Weighted`, or does not, `Mean`."""
+        if type(objective) not in (Mean, Weighted):
+            return None
+        return SklearnLearner(self.estimator, use_weights=type(objective) is Weighted)
+
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Never needed: the same fit on the same labels gives the same classifier."""
         raise StoreError("a fit of a scikit-learn classifier has no state to restore; fit it on the labels again.")
 
-    def _fit_numbers(self, pool: Pool, ids: Tensor, labels: Tensor, weights: Tensor | None, key: Key) -> Fit:
-        estimator = _clone(self.estimator, key.fold("init"))
-        X = estimator_inputs(pool.inputs(ids))
+    def _fit_numbers(self, lesson: Lesson) -> Fit:
+        ids, labels = lesson.ids, checked_targets(lesson.ids, lesson.labels)
+        estimator = _clone(self.estimator, lesson.key.fold("init"))
+        X = estimator_inputs(lesson.pool.inputs(ids))
         if self.use_weights:
-            weight_n = scaled(weights, len(ids)).double().numpy()
+            weight_n = scaled(lesson.weights, len(ids)).double().numpy()
             estimator.fit(X, labels.numpy(), **{_weight_argument(estimator): weight_n})
         else:
             estimator.fit(X, labels.numpy())

@@ -12,26 +12,27 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.pool import Pool
 from labelwise.signals.calibrate import noted_temperature
 from labelwise.signals.forward import ModelReader, home, moved
 from labelwise.signals.head import Output
 from labelwise.signals.posterior import draws_of
 from labelwise.signals.variational import reseed
 from labelwise.train.arguments import check_numbers, validation
-from labelwise.train.epochs import Task, Trained, Training, Watch, outputs_at, train
+from labelwise.train.epochs import Trained, outputs_at, train
 from labelwise.train.fit import Fit, checked_labels, checked_targets
 from labelwise.train.labelled import LabelledInputs, held_out
+from labelwise.train.lesson import Lesson, Taught
 from labelwise.train.loss import CrossEntropy, Loss, LossChoice, SquaredError, Target
 from labelwise.train.objective import Mean, Objective, State
 from labelwise.train.optimiser import OptimiserChoice, ScheduleChoice, check_choices
 from labelwise.train.restart import Factory, chance, made, redrawn
 from labelwise.train.sampler import SamplerChoice, check_sampler
+from labelwise.train.task import Task, Training, Watch
 
 OwnFit = Callable[[nn.Module, Any, Tensor, Tensor | None], None]
 
 
-class TorchLearner:
+class TorchLearner(Taught):
     """Trains a torch model by cross-entropy or squared error, anew each round or on from the round before.
 
     The model given is never changed: a copy is trained, and the trained one is at `fit.reader.model`. Same key and
@@ -54,6 +55,7 @@ class TorchLearner:
         holdout: float = 0.1,
         holdout_from: int = 200,
         valid: tuple[Any, Any] | None = None,
+        clamp: float | None = None,
         augment: Callable[[Any, torch.Generator], Any] | None = None,
         objective: Objective | None = None,
         sampler: SamplerChoice = "shuffle",
@@ -77,6 +79,7 @@ class TorchLearner:
                 temperature of LabelProbs is fitted on them. With fewer than `holdout_from` labelled rows, or 0, none
                 are held out, early stopping watches the training loss, and the temperature is 1.
             valid: (inputs or Pool, labels) to watch instead of a hold-out.
+            clamp: no entry of a gradient goes further from 0 in a step; None leaves gradients as they are.
             augment: a function (batch of inputs, generator) that gives the batch to train on.
             objective: what is minimised, from the losses of single rows; Mean() leaves weights aside. PrimalDual()
                 holds no row out.
@@ -92,12 +95,12 @@ class TorchLearner:
         """
         if not isinstance(model, nn.Module) and not callable(model):
             raise ArgumentError(f"an nn.Module or a function that makes one was expected, not {model!r}.")
-        check_numbers(restart, epochs, batch, lr, patience, holdout)
+        check_numbers(restart, epochs, batch, lr, patience, holdout, clamp)
         check_choices(optimiser, schedule)
         check_sampler(sampler, objective)
         if loss not in ("cross_entropy", "mse"):
             raise ArgumentError(f'loss is "cross_entropy" or "mse", not {loss!r}.')
-        self.task: Literal["classify", "regress"] = "regress" if loss == "mse" else "classify"
+        self.task = "regress" if loss == "mse" else "classify"
         self.model = model
         self.restart = restart
         self.goes_on = False  # set by a recipe that trains on from the round before
@@ -120,35 +123,27 @@ class TorchLearner:
             output,
             autocast,
             sampler,
+            clamp,
         )
 
-    def fit(
-        self,
-        pool: Pool,
-        ids: Tensor,
-        labels: Tensor,
-        *,
-        weights: Tensor | None = None,
-        classes: int,
-        key: Key,
-        previous: Fit | None = None,
-    ) -> Fit:
-        """Train on the rows `ids` with `labels` 0..classes-1, or numbers where the loss is "mse"."""
-        labels, target, loss = self._labels(ids, labels, classes)
+    def learn(self, lesson: Lesson) -> Fit:
+        """Train on the rows of the lesson: classes, or numbers where the loss is "mse"."""
+        ids, key, previous = lesson.ids, lesson.key, lesson.previous
+        labels, target, loss = self._labels(ids, lesson.labels, lesson.classes)
         model, draws = self._start(key, previous), Key(key.fold("draws").small())
         reseed(model, draws)
         device, dtype = home(model)
-        rows = LabelledInputs(pool, ids)
+        rows = LabelledInputs(lesson.pool, ids)
         if self.how.augment is None:
             rows.held = moved(rows.held, device, dtype)
         at, watch = self._split(rows, labels, loss, target, key)
         if self.own_fit is not None:
             with chance(key.fold("noise"), device):
-                self.own_fit(model, moved(rows.take(at), device, dtype), labels.to(device), weights)
+                self.own_fit(model, moved(rows.take(at), device, dtype), labels.to(device), lesson.weights)
             model.eval()
             trained = Trained({}, {"stopped": "trained by the function given as fit="})
         else:
-            trained = self._train(model, Task(rows, labels, at, loss, watch), weights, key, previous)
+            trained = self._train(model, Task(rows, labels, at, loss, watch), lesson.weights, key, previous)
         notes = trained.notes
         notes["held_out"] = 0 if watch is None else len(watch.at)
         temperature = 1.0 if target is not None else self._temperature(model, watch, loss, notes)
@@ -173,6 +168,12 @@ class TorchLearner:
             )
         other = copy.copy(self)
         other.how = replace(self.how, objective=objective)
+        return other
+
+    def going_on(self) -> TorchLearner:
+        """A learner like this one that goes on from the weights of the round before, whatever `restart` says."""
+        other = copy.copy(self)
+        other.goes_on = True
         return other
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:

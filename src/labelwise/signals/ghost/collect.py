@@ -29,7 +29,6 @@ class Found(ABC):
     """Takes the pieces of a pass; cleared when a pass starts anew."""
 
     along: Mapping[str, Tensor] | None = None
-    only_dot: bool = False  # whether nothing but the inner product is asked
 
     @abstractmethod
     def clear(self) -> None:
@@ -39,10 +38,6 @@ class Found(ABC):
     def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
         """Take the piece of a parameter, for these rows of the batch."""
 
-    def add_dot(self, dot_B: Tensor) -> None:
-        """Take the inner products of all parameters without a rule."""
-        raise NotImplementedError
-
 
 class Facts(Found):
     """Norms, inner products and sketches, summed over parameters in float64 on the model's device."""
@@ -50,7 +45,7 @@ class Facts(Found):
     def __init__(self, asked: Asked, rows: int, tables: Callable[[tuple[int, int], str, torch.device], Tables]):
         self.asked = asked
         self.along = asked.along
-        self.only_dot = not asked.norm and asked.sketch is None
+        self.only_dot = not asked.norm and asked.sketch is None  # whether nothing but the inner product is asked
         self._rows = rows
         self._tables = tables
         self._totals: dict[str, Tensor] = {}
@@ -68,6 +63,7 @@ class Facts(Found):
             self._sum("sketch", piece.sketch(self._tables(self.asked.sketch, name, piece.device)), part)
 
     def add_dot(self, dot_B: Tensor) -> None:
+        """Take the inner products of all parameters without a rule."""
         self._sum("dot", dot_B, slice(None))
 
     def totals(self, device: torch.device) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -1,12 +1,15 @@
 """Convolutions in one, two and three dimensions, with stride, padding of any mode, dilation and groups.
 
 A convolution is a linear layer on its patches: with patches A (L, I) and output gradients D (L, O) of a row's L places
-the gradient of the weight is D^T A. Patches are laid out for a few rows at a time. The inner product with a gradient G
-needs no patches: it is the sum of d times the layer's output with G in the place of its weights.
+the gradient of the weight is D^T A. Where the product is the cheaper form, patches are laid out for a few rows at a
+time. Where tables of places by places are, they need no patches: the table of patches A A^T is the sum over the places
+of the kernel of shifted parts of the table of the padded input, whose entries are products over channels alone. The
+inner product with a gradient G then is the sum of d times the layer's output with G in the place of its weights.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labelwise.signals.ghost import tiles
 from labelwise.signals.ghost.pieces import (
     Measured,
     Piece,
@@ -47,26 +51,26 @@ class Patches(Piece):
 
     def measure(self, norm: bool, along: Tensor | None) -> Measured:
         groups, outputs, inputs, places = self._sizes()
-        product = product_is_cheaper(places, inputs, outputs, along is not None)
+        of_input, of_patches = self._table_costs()
+        product = product_is_cheaper(places, inputs, outputs, along is not None, min(of_input, of_patches))
+        if norm and product:
+            numbers = 2 * groups * inputs * (places + outputs)  # twice: what is laid out is read again at once
+            parts = in_parts(len(self.x), numbers, self.device)
+            if tiles.fits(self.module, places) and groups == 1:
+                along_P = None if along is None else along.permute(2, 0, 1, 3).reshape(-1)
+                return joined([of_products(self._tiled(part), True, along_P) for part in parts])
+            return joined([of_products(self._product(part), True, along) for part in parts])
         # For all rows at once: each call of the layer lays its weights out anew.
-        dot_B = self._dot(along) if along is not None and not (norm and product) else None
+        dot_B = None if along is None else self._dot(along)
         if not norm:
             return None, dot_B
-        scratch = groups * (inputs * places + (outputs * inputs if product else 2 * places * places))
-        found: list[Measured] = []
-        for part in in_parts(len(self.x), scratch, self.device):
-            a_NIT, d_NOT = self._factors(part)
-            rows = len(a_NIT) // groups
-            if product:
-                found.append(of_products((d_NOT @ a_NIT.mT).reshape(rows, -1, inputs), True, along))
-            else:
-                found.append((of_tables(a_NIT, d_NOT).reshape(rows, groups).sum(1), None))
-        norm_B, from_products_B = joined(found)
-        return norm_B, from_products_B if product else dot_B
+        laid_out = of_patches <= of_input
+        numbers = 2 * groups * (inputs * places if laid_out else of_input * groups // self.x.shape[1])
+        parts = in_parts(len(self.x), numbers + 2 * groups * places * places, self.device)
+        return torch.cat([self._by_tables(part, laid_out) for part in parts]), dot_B
 
     def rows(self) -> Tensor:
-        a_NIT, d_NOT = self._factors(slice(None))
-        return (d_NOT @ a_NIT.mT).reshape(len(self.x), -1)
+        return self._product(slice(None)).flatten(1)
 
     def sketch(self, tables: Tables) -> Tensor:
         groups, outputs, inputs, places = self._sizes()
@@ -100,6 +104,34 @@ class Patches(Piece):
         patches = _patches(_padded(self.x[part], self.module), self.d.shape[2:], self.module)
         return patches.reshape(-1, inputs, places), self.d[part].reshape(-1, outputs, places)
 
+    def _product(self, part: slice) -> Tensor:
+        """The gradients (rows, groups x O, I) of some rows, built."""
+        groups, outputs, inputs, _ = self._sizes()
+        a_NIT, d_NOT = self._factors(part)
+        return (d_NOT @ a_NIT.mT).reshape(-1, groups * outputs, inputs)
+
+    def _tiled(self, part: slice) -> Tensor:
+        """The gradients of some rows, built, with the height of the kernel as the first axis."""
+        assert isinstance(self.module, nn.Conv2d)
+        return tiles.kernel_gradients(_padded(self.x[part], self.module), self.d[part], self.module)
+
+    def _table_costs(self) -> tuple[int, int]:
+        """Multiplications for the table of patches of one group: by that of the padded input, and by patches."""
+        sides = [sum(pair) for pair in zip(*[iter(self.module._reversed_padding_repeated_twice)] * 2)][::-1]
+        spots = math.prod(size + margin for size, margin in zip(self.x.shape[2:], sides))
+        _, _, inputs, places = self._sizes()
+        return spots * spots * (self.x.shape[1] // self.module.groups), places * places * inputs
+
+    def _by_tables(self, part: slice, laid_out: bool) -> Tensor:
+        groups, outputs, _, places = self._sizes()
+        if laid_out:
+            norm_N = of_tables(*self._factors(part))
+        else:
+            d_NOT = self.d[part].reshape(-1, outputs, places)
+            norm_N = _table_of_patches(_padded(self.x[part], self.module), self.d.shape[2:], self.module)
+            norm_N = norm_N.mul_(d_NOT.mT @ d_NOT).sum((1, 2)).clamp_min_(0)
+        return norm_N.reshape(-1, groups).sum(1)
+
     def _dot(self, along: Tensor) -> Tensor:
         module = self.module
         plain = _PLAIN[self.x.ndim]
@@ -110,12 +142,41 @@ class Patches(Piece):
 
 
 def _patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor:
-    """Patches (B, C, kernel, places) of a padded input, as a view of it."""
-    x = x.contiguous()
-    steps = x.stride()[2:]
-    kernel = [dilation * step for dilation, step in zip(module.dilation, steps)]
+    """Patches (B, C, kernel, places) of a padded input."""
+    if max(module.kernel_size) == max(module.stride) == 1:
+        return x
+    patches = x.new_empty(*x.shape[:2], *module.kernel_size, *out)
+    everything = slice(None), slice(None)
+    for at in itertools.product(*(range(size) for size in module.kernel_size)):
+        steps = zip(at, module.dilation, module.stride, out)
+        where = [slice(k * dilation, k * dilation + (n - 1) * stride + 1, stride) for k, dilation, stride, n in steps]
+        here: tuple[slice | int, ...] = (*everything, *at)
+        patches[here] = x[(*everything, *where)]
+    return patches
+
+
+def _table_of_patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor:
+    """Inner products (B x groups, places, places) of the patches of a padded input, from those of its entries.
+
+    Patches at t and t' have the product sum_k <x at t + k, x at t' + k> over the places k of the kernel.
+    """
+    sizes = x.shape[2:]
+    x_NCS = x.reshape(len(x) * module.groups, x.shape[1] // module.groups, -1)
+    table_NSS = (x_NCS.mT @ x_NCS).contiguous()
+    spots = table_NSS.shape[1]
+    steps = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    kernel = [dilation * step * (spots + 1) for dilation, step in zip(module.dilation, steps)]
     place = [stride * step for stride, step in zip(module.stride, steps)]
-    return x.as_strided((*x.shape[:2], *module.kernel_size, *out), (*x.stride()[:2], *kernel, *place))
+    shifted = table_NSS.as_strided(
+        (len(x_NCS), *module.kernel_size, *out, *out),
+        (spots * spots, *kernel, *(spots * step for step in place), *place),
+    )
+    places = [range(size) for size in module.kernel_size]
+    found = [shifted.movedim(0, -1)[at].movedim(-1, 0) for at in itertools.product(*places)]
+    total = found[0].clone(memory_format=torch.contiguous_format)
+    for one in found[1:]:
+        total += one
+    return total.reshape(len(x_NCS), math.prod(out), -1)
 
 
 def _padded(x: Tensor, module: Convolution) -> Tensor:

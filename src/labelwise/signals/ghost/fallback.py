@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labelwise.signals.forward import rows_of
 from labelwise.signals.ghost.pieces import in_parts
 
 Parameters = dict[str, Tensor]
@@ -38,7 +39,7 @@ def row_gradients(
                 # An operation without a batching rule is run row by row inside vmap: slower, and as right.
                 warnings.filterwarnings("ignore", message=".*batching rule", category=UserWarning)
                 found = by_row(parameters, rows_of(inputs, part), cotangent_BC[part])
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError):
+        except (RuntimeError, ValueError, TypeError, AttributeError):
             found = _one_by_one(forward, parameters, inputs, cotangent_BC, part)
         yield part, {name: g.flatten(1) for name, g in found.items()}
 
@@ -70,7 +71,7 @@ def inner_products(
             # torch's own forward mode scripts functions when it is first used, and warns about it.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             moved_BC = torch.func.jvp(lambda p: forward(p, inputs), (parameters,), (tangents,))[1]
-    except (RuntimeError, NotImplementedError, ValueError, TypeError):
+    except (RuntimeError, ValueError, TypeError):
         moved_BC = difference(forward, parameters, tangents, inputs)
     return (moved_BC * cotangent_BC).sum(1)
 
@@ -90,15 +91,6 @@ def difference(forward: Forward, parameters: Parameters, tangents: Mapping[str, 
     up = forward({name: p + step * tangents[name] for name, p in parameters.items()}, inputs)
     down = forward({name: p - step * tangents[name] for name, p in parameters.items()}, inputs)
     return (up - down) / (2 * step)
-
-
-def rows_of(inputs: Any, part: slice) -> Any:
-    """Some rows of a batch of inputs."""
-    if isinstance(inputs, Mapping):
-        return {name: rows_of(value, part) for name, value in inputs.items()}
-    if isinstance(inputs, list) and inputs and isinstance(inputs[0], Tensor | Mapping):
-        return [rows_of(value, part) for value in inputs]
-    return inputs[part]
 
 
 def _mapped(inputs: Any, fn: Callable[[Tensor], Tensor]) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelwise.signals.ghost.pieces import Piece, Vector
+from labelwise.signals.ghost.pieces import Piece, Vector, in_parts
 from labelwise.signals.ghost.rules import Call, MisfitError, Rule, always, register
 
 
@@ -25,7 +26,10 @@ def _of_channels(normal: Callable[[nn.Module, Tensor], Tensor], least: int = 2) 
             raise MisfitError("its input has no axis of rows")
         found: dict[str, Piece] = {}
         if "weight" in wanted:
-            found["weight"] = Vector(_over_channels(d * normal(module, x)))
+            parts = in_parts(len(x), 8 * x[0].numel(), x.device)  # a few rows at a time: they stay in the cache
+            found["weight"] = Vector(
+                torch.cat([_over_channels(normal(module, x[part]).mul_(d[part])) for part in parts])
+            )
         if "bias" in wanted:
             found["bias"] = Vector(_over_channels(d))
         return found
@@ -35,7 +39,11 @@ def _of_channels(normal: Callable[[nn.Module, Tensor], Tensor], least: int = 2) 
 
 def _batch_normal(module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-    return F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
+    mean_C, variance_C = module.running_mean, module.running_var
+    assert mean_C is not None, "a rule for layers with running statistics"
+    assert variance_C is not None
+    shape = (-1, *(1 for _ in x.shape[2:]))
+    return (x - mean_C.view(shape)).mul_((variance_C + module.eps).rsqrt().to(x.dtype).view(shape))
 
 
 def _instance_normal(module: nn.Module, x: Tensor) -> Tensor:

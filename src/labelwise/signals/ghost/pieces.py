@@ -18,7 +18,7 @@ from labelwise.signals.ghost.sketch import Tables
 CPU_SCRATCH = 1 << 22  # numbers of a temporary: 16 MB in float32
 DEVICE_SCRATCH = 1 << 27
 WRITE = 48  # what writing and reading back one entry of a product costs, in multiplications
-SHARED = 0.5  # a product with one matrix for all rows costs this share of a product for each row
+SHARED = 0.65  # a product with one matrix for all rows costs this share of a product for each row
 
 Measured = tuple[Tensor | None, Tensor | None]  # squared norm (B,) and inner product (B,), where asked for
 
@@ -181,20 +181,22 @@ def in_parts(rows: int, numbers: int, device: torch.device) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-def product_is_cheaper(places: int, inputs: int, outputs: int, dot: bool) -> bool:
+def product_is_cheaper(places: int, inputs: int, outputs: int, dot: bool, table: int | None = None) -> bool:
     """Whether to multiply the factors out, a few rows at a time, rather than compare all places of a row.
 
     The product (outputs, inputs) of a row costs T I O and is written once; it gives the inner product for nothing.
-    Tables of places by places cost T^2 (I + O), and the inner product T I O once more, shared by all rows.
+    Tables of places by places cost T^2 (I + O), or `table` + T^2 O where that of the inputs costs something else, and
+    the inner product T I O once more, shared by all rows.
     """
     product = (places + WRITE) * inputs * outputs
-    tables = places * places * (inputs + outputs) + (SHARED * places * inputs * outputs if dot else 0)
+    shared = SHARED * places * inputs * outputs if dot else 0.0
+    tables = (places * places * inputs if table is None else table) + places * places * outputs + shared
     return product < tables
 
 
-def of_products(g_BOI: Tensor, norm: bool, along: Tensor | None) -> Measured:
-    """Norm and inner product of gradients that were multiplied out."""
-    g_BP = g_BOI.flatten(1)
+def of_products(g: Tensor, norm: bool, along: Tensor | None) -> Measured:
+    """Norm and inner product of gradients (B, ...) that were multiplied out."""
+    g_BP = g.flatten(1)
     return lengths(g_BP) if norm else None, None if along is None else g_BP @ along.flatten()
 
 

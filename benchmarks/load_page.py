@@ -1,0 +1,144 @@
+"""Load test of the labelling page: many simulated annotators over HTTP, each answer durable before the next card.
+
+    python benchmarks/load_page.py                    # 50 annotators, first as people work, then as fast as they can
+    python benchmarks/load_page.py --annotators 20 --seconds 10
+
+An answer's time is from sending it to having the next card, which the page shows at once. Two ways of working: with a
+pause between answers (a person), and without (the most the server can do; each then waits for all others). The worker
+trains and chooses beside it. Annotators and server share the cores of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from annotators import LOST, Annotator, Server, free_port, make_project, task_in
+from labelwise.report.environment import environment
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was measured; times in milliseconds."""
+
+    annotators: int
+    pause: float  # seconds between a card and its answer, on average
+    seconds: float
+    answers: int
+    per_second: float
+    p50: float
+    p95: float
+    p99: float
+    worst: float
+    failures: int
+    empty: int  # times somebody had to wait for an item
+
+
+def annotate(port: int, name: str, pause: float, until: float, found: list[float], counts: dict[str, int]) -> None:
+    """Answer until the time is over."""
+    person, rng = Annotator(port, name), np.random.Generator(np.random.PCG64(abs(hash(name)) % 2**32))
+    person.begin()
+    time.sleep(float(rng.random()) * pause)  # people do not start together
+    text = person.request("GET", "/card")[1]
+    while time.monotonic() < until:
+        task = task_in(text)
+        if task is None:
+            counts["empty"] += 1
+            time.sleep(0.5)
+            text = person.request("GET", "/card")[1]
+            continue
+        time.sleep(float(rng.uniform(0.5, 1.5)) * pause)
+        fields = {"token": task[0], "kind": "label", "value": ("left", "right")[task[1] % 2], "seconds": f"{pause:.2f}"}
+        began = time.perf_counter()
+        try:
+            status, text = person.request("POST", "/answer", fields)
+        except LOST:
+            counts["failures"] += 1
+            continue
+        found.append(1000 * (time.perf_counter() - began))
+        counts["failures"] += status != 200
+    person.hang_up()
+
+
+def measure(port: int, annotators: int, pause: float, seconds: float, tag: str) -> Load:
+    """Let people work for a while."""
+    times: list[list[float]] = [[] for _ in range(annotators)]
+    counts = [{"failures": 0, "empty": 0} for _ in range(annotators)]
+    began = time.monotonic()
+    people = [
+        threading.Thread(target=annotate, args=(port, f"{tag} {n}", pause, began + seconds, times[n], counts[n]))
+        for n in range(annotators)
+    ]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join()
+    took = time.monotonic() - began
+    all_times = np.concatenate([np.array(one) for one in times])
+    p50, p95, p99 = np.percentile(all_times, [50, 95, 99]).round(1).tolist()
+    return Load(
+        annotators,
+        pause,
+        round(took, 1),
+        len(all_times),
+        round(len(all_times) / took, 1),
+        p50,
+        p95,
+        p99,
+        round(float(all_times.max()), 1),
+        sum(one["failures"] for one in counts),
+        sum(one["empty"] for one in counts),
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--annotators", type=int, default=50)
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds a person looks at an item, on average")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each of the two parts")
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--k", type=int, default=4000, help="items of a round")
+    parser.add_argument("--out", type=Path, help="write the numbers there as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        project = make_project(Path(folder), options.rows, options.k)
+        server = Server(project, free_port(), Path(folder) / "server.log")
+        try:
+            server.wait()
+            while task_in(_card(server.port)) is None:
+                time.sleep(0.5)
+            measured = []
+            for tag, pause in (("people", options.pause), ("flat out", 0.0)):
+                load = measure(server.port, options.annotators, pause, options.seconds, tag)
+                measured.append(load)
+                print(
+                    f"{load.annotators} annotators, pause {load.pause} s: {load.answers} answers in {load.seconds} s, "
+                    f"{load.per_second} a second; p50 {load.p50} ms, p95 {load.p95} ms, p99 {load.p99} ms, "
+                    f"worst {load.worst} ms; {load.failures} failures, {load.empty} waits for an item",
+                    flush=True,
+                )
+        finally:
+            server.stop()
+    if options.out:
+        text = json.dumps({"load": [asdict(one) for one in measured], "environment": environment()}, indent=1)
+        options.out.write_text(text + "\n")
+
+
+def _card(port: int) -> str:
+    person = Annotator(port, "probe")
+    person.begin()
+    text = person.request("GET", "/card")[1]
+    person.hang_up()
+    return text
+
+
+if __name__ == "__main__":
+    main()

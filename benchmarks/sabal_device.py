@@ -1,0 +1,203 @@
+"""SABAL on a CUDA device: picks beside those of the CPU, then times of each path, the bandwidth reached, and its parts.
+
+    python benchmarks/sabal_device.py [picks] [times] [parts] [large] [dense] [cpu]
+
+Times are by CUDA events around one selection on tensors that are on the device, best of three after a warm-up.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import labelwise as lw
+import labelwise.strategies.sabal as doors
+from labelwise.choose import sparse_fused, sparse_iht_device
+from labelwise.choose.sparse import Terms, posed
+from labelwise.choose.sparse_form import Gradients
+from labelwise.shards import shards_of
+from labelwise.signals.spec import Embedding, LabelProbs, Probs
+from labelwise.strategies import Sabal
+from sabal import copy_rate, dense_iht, inputs_of
+
+SHAPE = (50_000, 512, 10, 3000)
+TILES = ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (64, 32, 4), (32, 64, 4), (64, 128, 8))
+WALKS = ((16, 64, 4), (16, 128, 4), (32, 64, 4), (64, 64, 4))
+IHT = Sabal("iht", iterations=200, tolerance=0.0)
+
+
+def seconds_of(run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
+    """The best time by CUDA events after one warm-up, and the answer."""
+    answer = run()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        answer = run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return min(times), answer
+
+
+def there_of(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.cuda() for name, value in inputs.items()}
+
+
+def picks() -> None:
+    """On float64 and float32 inputs: the CPU's picks beside those of the device, in every path."""
+    print("picks as on the CPU, in the same place", flush=True)
+    for n, dim, classes, k in ((4000, 32, 5, 300), (20_000, 512, 10, 1000)):
+        for dtype in (torch.float64, torch.float32):
+            inputs = {name: value.to(dtype) for name, value in inputs_of(n, dim, classes).items()}
+            for copies in (1, 3) if n == 4000 else (1,):
+                given = {name: value.repeat(copies, 1) for name, value in inputs.items()}
+                for strategy in (
+                    Sabal(),
+                    Sabal(alpha=1e3, beta=1e-4),
+                    Sabal(unit_weights=True),
+                    Sabal("iht", 1e-2, 0.1, tolerance=1e-5),
+                    Sabal("iht", iterations=20),
+                    Sabal("iht", prox="paper", iterations=5),
+                ):
+                    here, there = lw.select(strategy, k, **given), lw.select(strategy, k, **there_of(given))
+                    order = int((here.ids == there.ids).sum())
+                    same = len(set(here.ids.tolist()) & set(there.ids.tolist()))
+                    away = float(abs(here.weights - there.weights).max()) if order == k else float("nan")
+                    what = f"{strategy.solver} {strategy.alpha} {strategy.beta} {strategy.prox}"
+                    notes = f"{there.notes['iterations']} iterations, {there.notes.get('sweeps')} looks"
+                    text = f"{n * copies} {dim} {classes} {k} {dtype} {what}: {order}, {same} of {k}, w {away:.1e}, "
+                    print(("  " if order == k else "! ") + text + notes, flush=True)
+
+
+def times() -> None:
+    """Whole selections: the fused path, and the path without Triton."""
+    inputs = there_of(inputs_of(*SHAPE[:3]))
+    size, rate, k = inputs["embedding"].nbytes, copy_rate(), SHAPE[3]
+    print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
+    fused = doors.small_enough
+    for name, path in {"triton": fused, "torch": lambda problem: False}.items():
+        doors.small_enough = path  # type: ignore[attr-defined]
+        sparse_iht_device.small_enough = path  # type: ignore[attr-defined]
+        for strategy, reads in ((Sabal(), k), (IHT, 200)):
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+            seconds, got = seconds_of(functools.partial(lw.select, strategy, k, **inputs))
+            extra = (torch.cuda.max_memory_allocated() - held) / 1e6
+            print(
+                f"{name} {strategy.solver} {SHAPE}: {seconds:.4f} s, {1e6 * seconds / reads:.1f} us each, "
+                f"{100 * reads * size / seconds / rate:.0f} % of the copy rate, {got.notes.get('sweeps')} looks, "
+                f"extra {extra:.0f} MB, objective {got.notes['objective']:.9g}",
+                flush=True,
+            )
+    doors.small_enough = sparse_iht_device.small_enough = fused  # type: ignore[attr-defined]
+
+
+def problem_of(inputs: dict[str, Tensor], k: int) -> Any:
+    """A posed problem on these tensors, as a context."""
+    columns = {Probs(): inputs["probs"], LabelProbs(): inputs["label_probs"], Embedding(): inputs["embedding"]}
+    ids = torch.arange(len(inputs["probs"]), device=inputs["probs"].device)
+    pool = shards_of(ids, columns, 1)
+    return posed(pool, Gradients(), k, Terms(1e-2, 1e-1, 1.0, 1 / pool.n))
+
+
+def parts() -> None:
+    """Microseconds of each kernel, for several tiles."""
+    inputs, k = there_of(inputs_of(*SHAPE[:3])), SHAPE[3]
+    began = time.perf_counter()
+    with problem_of(inputs, k) as problem:
+        torch.cuda.synchronize()
+        print(f"posed in {1e3 * (time.perf_counter() - began):.1f} ms", flush=True)
+        (shard,) = problem.pool.map(lambda one: one)
+        for tile in TILES:
+            for precision in ("tf32x3", "ieee"):
+                loop = sparse_fused._Fused(problem, shard, tile)
+                loop.precision = precision
+                print(f"score {tile} {precision}: {_each(functools.partial(_score, loop)):.1f} us", flush=True)
+        loop = sparse_fused._Fused(problem, shard)
+        loop.places.copy_(torch.arange(k + 1) * 7)
+        loop.w.fill_(1.0)
+        for tile in WALKS:
+            walk = sparse_fused.Walk(problem, loop.g, k, tile)
+            for rows in (10, 1000, 2999):
+                loop.state.copy_(torch.tensor([1, rows]))
+                args = (loop.r_AB, loop.w, loop.u, loop.places, loop.state[1:], loop.state)
+                both = _each(functools.partial(walk, *args, "next")), _each(functools.partial(walk, *args, "given"))
+                print(f"walk {tile} over {rows}: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
+        loop.state.copy_(torch.tensor([1, 0]))
+        print(f"step: {_each(loop._step, 50):.1f} us", flush=True)
+        u, z = torch.zeros(2, len(shard), dtype=torch.float64, device="cuda")
+        count = torch.tensor([len(shard)], dtype=torch.int32, device="cuda")
+        for tile in (*WALKS, (128, 64, 8), (64, 128, 8)):
+            walk = sparse_fused.Walk(problem, loop.g, len(shard), tile)
+            args = (loop.r_AB, z, u, None, count, loop.state)
+            both = _each(functools.partial(walk, *args)), _each(functools.partial(walk, *args, "given"))
+            print(f"walk {tile} over all: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
+        key = torch.randn(len(shard), dtype=torch.float64, device="cuda")
+        print(f"sort: {_each(lambda: torch.sort(key, descending=True, stable=True)):.1f} us", flush=True)
+        print(f"topk: {_each(lambda: torch.topk(key, k)):.1f} us", flush=True)
+
+
+def _score(loop: Any) -> None:
+    g, (a, b) = loop.g, loop.r_AB.shape
+    rows, width, warps = loop.tile
+    loop.walk.kernels.score_rows[(loop.scorers,)](
+        g.left, g.right, loop.small_AB, loop.bonus_N, loop.par, loop.state, loop.top_P3, loop.place_P2,
+        len(g), a, b, loop.walk.lines, rows, width, loop.precision, num_warps=warps,
+    )  # fmt: skip
+
+
+def _each(run: Callable[[], Any], repeats: int = 20) -> float:
+    """Microseconds of one of many replays of a graph of it."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            run()
+    return 1e6 * seconds_of(lambda: [graph.replay() for _ in range(repeats)])[0] / repeats / 10
+
+
+def large() -> None:
+    """A thousand classes: lists with checks."""
+    shape = (200_000, 2048, 1000, 1000)
+    chance = torch.Generator("cuda").manual_seed(0)
+    logits = 2 * torch.randn(shape[0], shape[2], generator=chance, device="cuda")
+    inputs = {"probs": logits.softmax(1), "label_probs": (logits / 1.5).softmax(1)}
+    inputs["embedding"] = torch.randn(shape[0], shape[1], generator=chance, device="cuda")
+    seconds, got = seconds_of(functools.partial(lw.select, Sabal(), shape[3], **inputs), 1)
+    print(f"greedy {shape}: {seconds:.3f} s, {got.notes['sweeps']} sweeps", flush=True)
+
+
+def dense() -> None:
+    """IHT beside the dense yardstick, on the device."""
+    n, dim, classes, k = SHAPE
+    inputs = there_of(inputs_of(n, dim, classes))
+    ours, got = seconds_of(lambda: lw.select(Sabal("iht", iterations=30, tolerance=0.0), k, **inputs))
+    plain, picked = seconds_of(lambda: dense_iht(k, 30, 1e-8, 1e-6, **inputs), 1)
+    same = len(set(got.ids.tolist()) & set(picked.tolist()))
+    print(f"cuda iht {n, dim, classes, k}, 30 iterations: {ours:.4f} s, dense {plain:.3f} s, {same} same", flush=True)
+
+
+def main(asked: list[str]) -> None:
+    for part in (picks, times, parts, large, dense):
+        if not asked or part.__name__ in asked:
+            began = time.perf_counter()
+            try:
+                part()
+            except Exception as error:
+                print(f"{part.__name__} failed: {error!r}"[:3000], flush=True)
+            print(f"({part.__name__}: {time.perf_counter() - began:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

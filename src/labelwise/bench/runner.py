@@ -1,0 +1,182 @@
+"""Runner: a suite in a folder. Started again on the same folder it goes on where it was, to the bit.
+
+RUN/config.yaml       the configuration as given
+RUN/suite.json        what it means: a run goes on only with the same
+RUN/environment.json  versions and machine
+RUN/records/*.jsonl   one file for each cell, one record for each round
+RUN/failures.txt      cells that failed, with their tracebacks
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelwise.bench.cell import RECORDS, Place
+from labelwise.bench.suite import Cell, LeftOut, Suite, differences
+from labelwise.bench.workers import Event, Workers
+from labelwise.errors import StoreError
+from labelwise.report.atomic import write_text
+from labelwise.report.environment import environment
+from labelwise.report.record import Record, read_records
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, one runner at a time is up to the user
+    fcntl = None  # type: ignore[assignment]
+
+EVERY = 1.0  # seconds between looks at the clock
+
+
+@dataclass
+class Progress:
+    """What is done, what runs and what is left; the display reads it."""
+
+    cells: list[Cell]
+    left_out: list[LeftOut]
+    rounds: dict[str, int]  # records on disk, by cell
+    processes: int
+    running: dict[str, float] = field(default_factory=dict)  # when each was begun
+    failed: dict[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    spent: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # seconds of rounds by data set, strategy
+
+    @property
+    def total(self) -> int:
+        """Rounds of the whole suite."""
+        return sum(cell.data.rounds + 1 for cell in self.cells)
+
+    @property
+    def done(self) -> int:
+        """Rounds on disk."""
+        return sum(self.rounds.values())
+
+    def finished(self, cell: Cell) -> bool:
+        """Whether all rounds of a cell are on disk."""
+        return self.rounds[cell.name] > cell.data.rounds
+
+    def heard(self, event: Event) -> None:
+        """Take note of an event."""
+        name = event.cell.name
+        if event.kind == "began":
+            self.running[name] = time.monotonic()
+        elif event.kind == "round":
+            self.rounds[name] = event.round + 1
+            kind = (event.cell.data.label, event.cell.strategy.label)
+            self.spent.setdefault(kind, []).append(event.seconds)
+        else:
+            self.running.pop(name, None)
+            if event.kind == "failed":
+                self.failed[name] = event.text
+
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at the pace so far, each strategy by its own; None before anything is known."""
+        known = {kind: sum(times) / len(times) for kind, times in self.spent.items()}
+        if not known:
+            return None
+        mean = sum(known.values()) / len(known)
+        left = 0.0
+        for cell in self.cells:
+            if cell.name not in self.failed:
+                of_one = known.get((cell.data.label, cell.strategy.label), mean)
+                left += (cell.data.rounds + 1 - self.rounds[cell.name]) * of_one
+        # Measuring, loading and waiting are not in the records: by how much more the clock went on so far.
+        ran = sum(sum(times) for times in self.spent.values())
+        slower = max(1.0, (time.monotonic() - self.began) * self.processes / ran) if ran > 0 else 1.0
+        return left * min(slower, 10.0) / self.processes
+
+
+def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) -> Generator[Progress, None, None]:
+    """Run what is left of a suite in the folder `run`, and give the progress each time something happened.
+
+    `text` is the configuration as the user wrote it. Cells that fail are in `progress.failed`, and the others go on.
+    """
+    with locked(run):
+        _settle(suite, text, run)
+        cells, left_out = suite.cells()
+        count = suite.processes if processes is None else processes
+        rounds = {cell.name: _rounds(run, cell) for cell in cells}
+        progress = Progress(cells, left_out, rounds, min(count, max(1, len(cells))))
+        yield progress
+        rest = [cell for cell in cells if not progress.finished(cell)]
+        with Workers(run, min(count, max(1, len(rest)))) as workers:
+            for event in workers.events(rest, EVERY):
+                if event is not None:
+                    progress.heard(event)
+                    if event.kind == "failed":
+                        _note_failure(run, event)
+                yield progress
+
+
+def read_run(run: Path) -> list[Record]:
+    """All records of a run so far, the cells in the order of their file names."""
+    folder = run / RECORDS
+    if not folder.is_dir():
+        raise StoreError(f"{run} holds no run: there is no folder {RECORDS}. Expected the folder of `bench run`")
+    return [record for path in sorted(folder.glob("*.jsonl")) for record in read_records(path)]
+
+
+@contextlib.contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """The folder, for one runner alone."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        stream = open(run / ".lock", "a")  # noqa: SIM115
+    except OSError as error:
+        raise StoreError(f"{run}: a run cannot be kept there ({error}); name another folder with --out") from error
+    with stream:
+        try:
+            if fcntl is not None:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{run} is in use by another runner; nothing was changed. Wait for it, stop it, or name another folder "
+                "with --out"
+            ) from None
+        yield
+
+
+def _settle(suite: Suite, text: str, run: Path) -> None:
+    """Write what the run is, or check that it is the one that is there."""
+    now: dict[str, Any] = json.loads(json.dumps(suite.settings()))
+    path = run / "suite.json"
+    if not path.exists():
+        write_text(run / "config.yaml", text)
+        write_text(run / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        write_text(path, json.dumps(now, indent=2) + "\n")  # last: a run is one only when all of it is there
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+    found = differences(before, now)
+    if found:
+        shown = "\n".join(f"  {line}" for line in found[:20])
+        raise StoreError(
+            f"{run} holds a run of another configuration; nothing was changed. What differs:\n{shown}\n"
+            "Go on with the configuration of the run (config.yaml there), or name another folder with --out"
+        )
+
+
+def changed_environment(run: Path) -> list[str]:
+    """What is not as it was when the run began: records of both cannot be equal to the bit."""
+    try:
+        before = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return differences(before, environment())
+
+
+def _rounds(run: Path, cell: Cell) -> int:
+    path = Place(run, cell).records
+    return len(read_records(path)) if path.exists() else 0
+
+
+def _note_failure(run: Path, event: Event) -> None:
+    with open(run / "failures.txt", "a", encoding="utf-8") as stream:
+        stream.write(f"{event.cell.name}\n{event.text.rstrip()}\n\n")

@@ -1,0 +1,224 @@
+"""Sparse approximation on one accelerator with fused kernels, where Triton is there: greedy steps and passes of IHT.
+
+A step of greedy is eight kernels and no product that is written to memory: scores with the best three of each program
+in one read of the rows; the pick and its line search; gradient and direction of the de-bias step in two reads of the
+picked rows; the sum of that direction; the length of the step; the step and the cut; R. Two rows that the precision of
+the rows cannot tell apart are told apart in float64 by the kernel; where there are three, the host makes the pick.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from labelwise.choose.sparse import TINY, Problem, forward, length, residual, share
+from labelwise.choose.sparse_form import wide
+from labelwise.choose.sparse_greedy import Picked
+from labelwise.shards import Shard
+from labelwise.signals.rows import Factored
+
+CHUNK = 128  # steps between two looks of the host, which then computes R afresh
+MOST_LEFT, MOST_RIGHT = 32, 4096  # beyond, a row does not fit into the registers of a program
+SCORERS, SLOPING, ADDING = 528, 1056, 132  # most programs of the three kinds of reads
+TILE, WALK, FEW = (64, 64, 4), (64, 64, 4), (16, 64, 4)  # rows, numbers of each, warps; FEW for the support
+
+
+@functools.cache
+def available() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def small_enough(problem: Problem) -> bool:
+    """Whether the kernels are made for rows of this shape."""
+    a, b = problem.v_AB.shape
+    return available() and a <= MOST_LEFT and b <= MOST_RIGHT
+
+
+def joined(problem: Problem, shard: Shard) -> Factored:
+    """The vectors of all rows of a shard at once."""
+    parts = [g for _, g in problem.form.blocks(shard)]
+    # One block is a view of the stored columns; several are put together once.
+    if len(parts) > 1:
+        parts = [Factored(torch.cat([one.left for one in parts]), torch.cat([one.right for one in parts]))]
+    return Factored(parts[0].left.contiguous(), parts[0].right.contiguous())
+
+
+def captured(step: Callable[[], None], state: list[Tensor]) -> Callable[[], None]:
+    """`step` as a graph, where the device has graphs; `state`, which it changes, is left as it was."""
+    device = state[0].device
+    if device.type != "cuda":
+        return step
+    kept = [one.clone() for one in state]
+    here = torch.cuda.current_stream(device)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        step()  # libraries set themselves up outside of the graph
+        side.synchronize()
+        # Not `with torch.cuda.graph`, which collects garbage and empties the caches of the user's process first.
+        graph.capture_begin()
+        step()
+        graph.capture_end()
+    here.wait_stream(side)
+    for one, before in zip(state, kept):
+        one.copy_(before)
+    return graph.replay
+
+
+class Walk:
+    """Two reads of rows that give u, the gradient of f1, and sum u g; the rows are all, or those at `places`."""
+
+    def __init__(self, problem: Problem, g: Factored, rows: int, tile: tuple[int, int, int]):
+        from labelwise.choose import sparse_kernels  # needs Triton
+
+        self.kernels, self.g, (self.rows, self.width, self.warps) = sparse_kernels, g, tile
+        self.a, self.b = g.left.shape[1], g.right.shape[1]
+        self.lines = max(16, sparse_kernels.ceil_power(self.a))
+        self.sloping = min(SLOPING, -(-rows // self.rows))
+        self.adding = min(ADDING, -(-rows // (4 * self.rows)))
+        self.partial = problem.v_AB.new_empty(self.adding, self.a, self.b)
+        self.along_AB = torch.empty_like(problem.v_AB)
+        self.parts = -(-self.a * self.b // 32)
+        self.squares_E = problem.v_AB.new_empty(self.parts)
+        self.squares_P, self.largest_P = problem.v_AB.new_zeros(2, self.sloping)
+        beta, many, noise = problem.terms.beta, problem.pool.n, problem.noise
+        self.par2 = problem.v_AB.new_tensor([2 / problem.k, 2 * beta])
+        # All rows are noise together, rows of the support one by one, as in `sparse_iht` and `sparse.debias`.
+        self.par3_all = problem.v_AB.new_tensor([1 / problem.k**2, beta, many * noise**2, 0.0])
+        self.par3_some = problem.v_AB.new_tensor([1 / problem.k**2, beta, 0.0, noise])
+
+    def __call__(
+        self, r_AB: Tensor, w: Tensor, u: Tensor, places: Tensor | None, count: Tensor, state: Tensor, kind: str = ""
+    ) -> Tensor:
+        """sum u g (A, B). `kind` is "given" where u is known, "next" where one row more than `count` is meant."""
+        k, extra, indexed = self.kernels, int(kind == "next"), places is not None
+        where = places if indexed else count
+        if kind != "given":
+            k.slopes[(self.sloping,)](
+                self.g.left, self.g.right, where, r_AB, w, u, self.squares_P, self.largest_P, self.par2, state, count,
+                self.a, self.b, self.lines, self.rows, self.width, indexed, extra, num_warps=self.warps,
+            )  # fmt: skip
+        k.adjoints[(self.adding, -(-self.b // self.width))](
+            self.g.left, self.g.right, where, u, state, count, self.partial,
+            self.a, self.b, self.lines, self.rows, self.width, indexed, extra, num_warps=self.warps,
+        )  # fmt: skip
+        k.gather_along[(self.parts,)](
+            self.partial, self.along_AB, self.squares_E, state, self.adding, self.a * self.b, 32, 32
+        )  # fmt: skip
+        return self.along_AB
+
+    def step(self, mu: Tensor, some: bool, bits: int = 53) -> None:
+        """The line search along the u of the last walk, into `mu`; of the support where `some`."""
+        power = self.kernels.ceil_power
+        self.kernels.step_length[(1,)](
+            self.squares_P, self.largest_P, self.sloping, self.squares_E, self.parts,
+            self.par3_some if some else self.par3_all, mu, 53 - bits, power(self.sloping), power(self.parts),
+        )  # fmt: skip
+
+
+def greedy_fused(problem: Problem) -> Picked:
+    """The picks of `sparse_greedy.greedy`, for a pool of one shard."""
+    (found,) = problem.pool.map(lambda shard: _Fused(problem, shard).run())
+    return found
+
+
+class _Fused:
+    """The state of the greedy loop, all of it on the device."""
+
+    def __init__(self, problem: Problem, shard: Shard, tile: tuple[int, int, int] = TILE):
+        self.problem, self.shard, self.tile = problem, shard, tile
+        self.g = joined(problem, shard)
+        self.walk = Walk(problem, self.g, problem.k, FEW)
+        terms, k, n, device = problem.terms, problem.k, len(shard), shard.device
+        a, b = problem.v_AB.shape
+        small = 1 / max(length(problem.v_AB) + problem.longest, TINY)  # brings R near to length one
+        blur = 4 * terms.tau * torch.finfo(self.g.right.dtype).eps * (16 + 2 * max(a, b) ** 0.5) * problem.longest
+        par = [2 * terms.tau / k / small, 1 / k, 2 * terms.tau, terms.beta, blur, problem.slack, problem.noise, small]
+        self.par = problem.v_AB.new_tensor(par)
+        self.r_AB = -problem.v_AB
+        self.small_AB = (self.r_AB * small).to(self.g.right.dtype)
+        self.w, self.u, self.scores = (self.r_AB.new_zeros(k + 1) for _ in range(3))
+        self.places = torch.zeros(k + 1, dtype=torch.int64, device=device)
+        self.bonus_N = shard.state["bonus"].clone()  # -inf once taken
+        self.square_N = (shard.state["length"] ** 2 + terms.beta).clamp_(min=TINY)
+        self.state = torch.tensor([1, 0], dtype=torch.int32, device=device)
+        self.moved, self.mu = self.r_AB.new_zeros(2), self.r_AB.new_zeros(1)
+        self.precision = "tf32x3" if self.g.right.dtype == torch.float32 else "ieee"
+        self.scorers = min(SCORERS, -(-n // tile[0]))
+        self.top_P3 = self.r_AB.new_empty(self.scorers, 3)
+        self.place_P2 = torch.zeros(self.scorers, 2, dtype=torch.int32, device=device)
+
+    def run(self) -> Picked:
+        problem, k = self.problem, self.problem.k
+        self.shard.state["c"] = forward(self.g, self.r_AB) / k
+        first, done, looks = share(problem), 0, 1
+        step = captured(self._step, [self.w, self.u, self.r_AB, self.small_AB, self.bonus_N, self.state])
+        while done < k:
+            for _ in range(min(CHUNK, k - done)):
+                step()
+            going, done = self.state.tolist()  # here the host waits
+            looks += 1
+            if not going:
+                self.state[0] = 1
+                self._take(self._by_float64())
+                done += 1
+            # From the weights, so that rounding does not add up from pick to pick.
+            self._set_r(residual(problem, self.g[self.places[:done]], self.w[:done]))
+        terms = problem.terms
+        scores = self.scores[:k] + 2 * terms.tau * terms.beta - terms.second_order * terms.tau**2 * terms.beta
+        return Picked(self.shard.ids[self.places[:k]].cpu(), self.w[:k], scores.cpu(), self.r_AB, looks, first)
+
+    def _set_r(self, r_AB: Tensor) -> None:
+        self.r_AB.copy_(r_AB)
+        self.small_AB.copy_(r_AB * self.par[7])
+
+    def _step(self) -> None:
+        """One pick, if it is clear which."""
+        kernels, g, (a, b) = self.walk.kernels, self.g, self.r_AB.shape
+        rows, width, warps = self.tile
+        kernels.score_rows[(self.scorers,)](
+            g.left, g.right, self.small_AB, self.bonus_N, self.par, self.state, self.top_P3, self.place_P2,
+            len(g), a, b, self.walk.lines, rows, width, self.precision, num_warps=warps,
+        )  # fmt: skip
+        kernels.pick_row[(1,)](
+            g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.shard.ids, self.par, self.state,
+            self.top_P3, self.place_P2, self.w, self.places, self.scores, self.scorers,
+            a, b, kernels.ceil_power(self.scorers), kernels.ceil_power(b), num_warps=8,
+        )  # fmt: skip
+        self._debias()
+
+    def _debias(self) -> None:
+        """The de-bias step and the cut at zero, with the row that was picked last."""
+        kernels, g, (a, b), walk = self.walk.kernels, self.g, self.r_AB.shape, self.walk
+        along_AB = walk(self.r_AB, self.w, self.u, self.places, self.state[1:], self.state, "next")
+        walk.step(self.mu, True)
+        kernels.settle[(1,)](self.w, self.u, self.mu, self.par, self.state, self.moved, 1024, num_warps=8)
+        kernels.move_r[(-(-b // 32),)](
+            g.left, g.right, self.places, self.r_AB, self.small_AB, along_AB, self.u, self.par, self.state, self.moved,
+            a, b, walk.lines, 32, 64,
+        )  # fmt: skip
+
+    def _by_float64(self) -> Tensor:
+        """The next pick, ties to the smaller id."""
+        score_N, part = self.bonus_N.clone(), max(1, (1 << 25) // self.g.right.shape[1])
+        for start in range(0, len(score_N), part):
+            where = slice(start, start + part)
+            score_N[where] -= self.par[2] * self.par[1] * forward(wide(self.g[where]), self.r_AB)
+        near = (score_N >= score_N.max() - self.problem.slack).nonzero()[:, 0]
+        return near[self.shard.ids[near].argmin()][None]
+
+    def _take(self, place: Tensor) -> None:
+        """What the kernels do once it is clear which row comes next."""
+        phi, step, terms = wide(self.g[place]), int(self.state[1]), self.problem.terms
+        slope = forward(phi, self.r_AB) / self.problem.k
+        mu = (slope - terms.beta) / self.square_N[place]
+        self.w[step], self.places[step] = -mu[0], place[0]
+        self.scores[step] = (self.bonus_N[place] - 2 * terms.tau * slope)[0]
+        self.bonus_N[place] = -torch.inf
+        self.r_AB.sub_(phi.left.T @ phi.right * (mu / self.problem.k))
+        self._debias()

@@ -1,0 +1,211 @@
+"""`labelwise label`: from a folder or a file to the labelling page; `labelwise resume` goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from labelwise.project import Project, Settings
+    from labelwise.project.features import Say
+
+HOST = typer.Option("127.0.0.1", help="Address the page listens on. Elsewhere than here it asks for a token.")
+PORT = typer.Option(8765, help="Port of the page; a taken one gives the next free one.")
+TOKEN = typer.Option(None, help="Token the page asks for; one is made up where it needs one.")
+NO_OPEN = typer.Option(False, "--no-open", help="Do not open a browser.")
+NAMES = typer.Option(None, "--name", help="Further host names the page answers to, behind a proxy.")
+
+
+def label(
+    path: Path = typer.Argument(..., help="A folder of images, or a .csv, .tsv or .parquet file."),
+    classes: str = typer.Option(None, help="Names of the classes, with commas; more can be added on the page."),
+    regress: bool = typer.Option(False, "--regress", help="Labels are numbers."),
+    text: str = typer.Option(None, metavar="COLUMN", help="The column that holds the texts."),
+    features: str = typer.Option(None, metavar="COLUMNS", help="Columns that make a row, with commas."),
+    encoder: str = typer.Option("auto", help="What turns a row into features; the best installed by default."),
+    project: Path = typer.Option(None, metavar="DIR", help="The project folder; by default beside the data."),
+    k: int = typer.Option(20, "-k", "--k", min=2, help="Rows of a round, test rows among them."),
+    recipe: str = typer.Option(None, help="How rows are chosen; typiclust+badge, or for numbers typiclust+kcenter."),
+    people: int = typer.Option(1, min=1, help="How many people answer each row."),
+    test_share: float = typer.Option(0.15, min=0.0, max=0.9, help="Share of each round drawn at random, to measure."),
+    store: str = typer.Option("", metavar="URL", help="Keep answers in PostgreSQL: its address, or env:VARIABLE."),
+    seed: int = typer.Option(0, min=0, help="The only source of chance."),
+    host: str = HOST,
+    port: int = PORT,
+    token: str = TOKEN,
+    no_open: bool = NO_OPEN,
+    name: list[str] = NAMES,
+) -> None:
+    """Label a folder of images, texts or a table in the browser; the rows worth labelling come first.
+
+    [bold]labelwise label photos --classes cat,dog[/]
+    [bold]labelwise label reviews.csv --text body --classes good,bad[/]
+    [bold]labelwise label houses.parquet --features size,rooms,city --regress[/]
+
+    The project is kept in a folder beside the data; the same command goes on with it.
+    """
+    from labelwise.project.settings import is_project
+
+    where = project if project is not None else beside(path)
+    if is_project(where):
+        typer.echo(f"{where} is there; going on with it.")
+        _check_same(where, path, classes, regress)
+        show(where, host, port, token, not no_open, name or [])
+        return
+    settings = settings_of(
+        path, where, classes, regress, text, features, encoder, k, recipe, people, test_share, store, seed
+    )
+    show(make(where, settings), host, port, token, not no_open, name or [])
+
+
+def resume(
+    project: Path = typer.Argument(..., help="The project folder."),
+    host: str = HOST,
+    port: int = PORT,
+    token: str = TOKEN,
+    no_open: bool = NO_OPEN,
+    name: list[str] = NAMES,
+) -> None:
+    """Open the labelling page of a project again."""
+    show(project, host, port, token, not no_open, name or [])
+
+
+def beside(path: Path) -> Path:
+    """The project folder of some data: its name with "-labelwise", beside it."""
+    plain = path.resolve()
+    name = plain.name if plain.is_dir() else plain.name.split(".")[0]
+    return plain.parent / f"{name or 'data'}-labelwise"
+
+
+def settings_of(
+    path: Path,
+    where: Path,
+    classes: str | None,
+    regress: bool,
+    text: str | None,
+    features: str | None,
+    encoder: str,
+    k: int,
+    recipe: str | None,
+    people: int,
+    test_share: float,
+    store: str,
+    seed: int,
+) -> Settings:
+    """The settings of a new project, from what was asked for and what is found at `path`."""
+    from labelwise.errors import ArgumentError
+    from labelwise.project.project import checked_address
+    from labelwise.project.settings import Settings
+    from labelwise.project.source import recognise
+
+    found = recognise(path, text, _listed(features))
+    if regress and classes:
+        raise ArgumentError("labels are classes or numbers: give --classes or --regress, not both")
+    usual = "typiclust+kcenter" if regress else "typiclust+badge"
+    return Settings(
+        name=path.resolve().name,
+        kind=found.kind,
+        source=os.path.relpath(path.resolve(), where.resolve()),
+        task="regress" if regress else "classify",
+        text=found.text,
+        image=found.image,
+        columns=found.columns,
+        encoder=encoder,
+        classes=_listed(classes),
+        people=people,
+        k=k,
+        test_share=test_share,
+        recipe=recipe or usual,
+        seed=seed,
+        store=checked_address(store) if store else "",
+    )
+
+
+def make(where: Path, settings: Settings) -> Project:
+    """Make the project, with a display of how far it is, and say what was made."""
+    from labelwise.project import Project
+
+    with _display() as say:
+        made = Project.create(where, settings, say)
+    rows = {"image": "images", "text": "texts", "table": "rows"}[settings.kind]
+    typer.echo(
+        f"Project {where}: {len(made.pool):,} {rows}, features by {made.about.encoder} ({made.about.width} columns)."
+    )
+    if made.about.better:
+        typer.echo(f"  {made.about.better}")
+    if made.left_out:
+        typer.secho(
+            f"  {len(made.left_out)} could not be used and were left out; the list is in {where / 'left-out.txt'}:",
+            fg="yellow",
+        )
+        for line in made.left_out[:3]:
+            typer.echo(f"    {line}")
+    if settings.task == "classify" and not settings.classes:
+        typer.echo("  No classes were named; add them on the page.")
+    return made
+
+
+def show(project: Path | Project, host: str, port: int, token: str | None, browser: bool, names: list[str]) -> None:
+    """Serve the page of a project until Ctrl-C."""
+    from labelwise.errors import ExtraError
+    from labelwise.project import Project
+
+    opened = Project.open(project) if isinstance(project, Path) else project
+    for line in opened.warnings:
+        typer.secho(f"warning: {line}", fg="yellow", err=True)
+    try:
+        from labelwise.page.serve import serve
+    except ImportError as error:
+        raise ExtraError('The page needs more packages: pip install "labelwise[app]"') from error
+    try:
+        serve(opened, host=host, port=port, token=token, open_browser=browser, names=names, say=typer.echo)
+    finally:
+        opened.close()
+
+
+def _check_same(where: Path, path: Path, classes: str | None, regress: bool) -> None:
+    """Going on with a project takes its own settings; what was said now and differs is not silently dropped."""
+    from labelwise.errors import ArgumentError
+    from labelwise.project.settings import read_settings
+
+    stored = read_settings(where)
+    if stored.path(where).resolve() != path.resolve():
+        raise ArgumentError(f"{where} is a project of {stored.path(where)}, not of {path}; name another with --project")
+    if regress != (stored.task == "regress"):
+        raise ArgumentError(f"{where} is a project whose task is {stored.task}; name another folder with --project")
+    new = [name for name in _listed(classes) if name not in stored.classes]
+    if new:
+        typer.secho(
+            f"The project is there already: its classes stay as they are ({', '.join(new)} can be added on the page).",
+            fg="yellow",
+        )
+
+
+def _listed(names: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+@contextmanager
+def _display() -> Iterator[Say]:
+    """A progress display on a terminal; a line for each step elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    said: set[str] = set()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def say(text: str, done: int, total: int) -> None:
+            bar.update(task, description=text, completed=done, total=total or None)
+            if not console.is_terminal and text not in said:
+                said.add(text)
+                typer.echo(text + (f" of {total:,} rows" if total else ""), err=True)
+
+        yield say

@@ -1,0 +1,252 @@
+// Labelling: keys and buttons to answers. An answer is kept in this browser until the server has said that it is on disk,
+// sent again with the same token as often as it takes, and only then is the next item shown.
+"use strict";
+
+const KEPT = "labelwise:" + document.body.dataset.who + ":";
+const NUMBER = /^[0-9.,+\-eE]$/;
+let busy = false;
+let shownAt = performance.now();
+let away = 0;       // milliseconds this page was hidden since the item was shown: not time spent on it
+let hiddenAt = null;
+const ahead = [];   // pictures fetched early; held here so that the browser does not drop them
+
+const card = () => document.getElementById("card");
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+const isShown = (element) => element && !element.closest("[hidden]");
+
+function post(path, fields) {
+  return fetch(path, {
+    method: "POST",
+    headers: { "X-CSRF-Token": document.body.dataset.csrf, "Content-Type": "application/x-www-form-urlencoded" },
+    body: new URLSearchParams(fields),
+    signal: AbortSignal.timeout(15000),
+  });
+}
+
+function show(html, began) {
+  const old = card();
+  const holder = document.createElement("template");
+  holder.innerHTML = html;
+  const next = holder.content.querySelector("#card");
+  if (!next) return;
+  old.replaceWith(next);
+  htmx.process(next);
+  ready(began);
+}
+
+function ready(began) {
+  const now = card();
+  shownAt = performance.now();
+  away = 0;
+  hiddenAt = document.hidden ? shownAt : null;
+  const title = document.getElementById("item-title");
+  document.getElementById("said").textContent = [now.dataset.saved, title ? "Next: " + title.textContent : ""].join(" ");
+  const number = document.getElementById("number");
+  if (number) number.focus({ preventScroll: true });
+  else if (title) title.focus({ preventScroll: true });
+  for (const row of (now.dataset.ahead || "").split(",").filter(Boolean)) {
+    const image = new Image();
+    image.src = "/image/" + row + "?size=large";
+    ahead.push(image);
+  }
+  while (ahead.length > 8) ahead.shift();
+  const picture = now.querySelector(".stage img");
+  const done = () => requestAnimationFrame(() => {
+    if (began !== undefined) now.dataset.took = Math.round(performance.now() - began);
+    now.dataset.ready = "yes";
+  });
+  if (picture && !picture.complete) { picture.addEventListener("load", done); picture.addEventListener("error", done); }
+  else done();
+  htmx.trigger(document.body, "answered");
+}
+
+// Sends until the server has answered. True: the answer is settled, and the reply's card is on the page.
+async function settle(key, fields, began) {
+  for (let pause = 300; ; pause = Math.min(2 * pause, 5000)) {
+    let reply = null;
+    try {
+      reply = await post("/answer", fields);
+    } catch { /* no reply: the same again, with the same token */ }
+    if (reply && (reply.ok || reply.status === 409)) {
+      const html = await reply.text().catch(() => null);
+      if (html !== null) {
+        forget(key);
+        show(html, began);
+        return true;
+      }
+    } else if (reply && reply.status === 422) {
+      forget(key);
+      complain(await reply.text());
+      return false;
+    } else if (reply && (reply.status === 401 || reply.status === 403)) {
+      document.body.dataset.unsaved = "yes";
+      say("Your last answer is not saved yet: " + (await reply.text()) + " It is kept in this browser and sent then.");
+      return false;
+    }
+    document.body.dataset.unsaved = "yes";
+    const reason = reply && !reply.ok ? (await reply.text().catch(() => "")).slice(0, 300) : "the server does not answer.";
+    say("Your last answer is not saved yet: " + reason + " Trying again; leave this page open.");
+    await wait(pause);
+  }
+}
+
+function forget(key) {
+  localStorage.removeItem(key);
+  delete document.body.dataset.unsaved;
+  say("");
+}
+
+function complain(text) {
+  const place = document.querySelector("#number-form .bad");
+  if (place) { place.textContent = text; place.hidden = false; } else say(text);
+}
+
+async function answer(kind, value, button) {
+  const now = card();
+  if (busy || !now.dataset.token) return;
+  const began = performance.now();
+  const note = document.getElementById("note");
+  const fields = {
+    token: now.dataset.token, kind, value: value || "", note: note ? note.value : "",
+    seconds: Math.max(0, (began - shownAt - away) / 1000).toFixed(3),
+  };
+  busy = true;
+  now.classList.add("busy");
+  if (button) button.classList.add("pressed");
+  const key = KEPT + fields.token;
+  localStorage.setItem(key, JSON.stringify(fields));
+  await settle(key, fields, began);
+  busy = false;
+  card().classList.remove("busy");
+  if (button) button.classList.remove("pressed");
+}
+
+// A token of its own makes an undo that is sent again take back one answer only.
+async function undo() {
+  if (busy) return;
+  busy = true;
+  const token = Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  for (let pause = 300; ; pause = Math.min(2 * pause, 5000)) {
+    try {
+      const reply = await post("/undo", { token });
+      const text = await reply.text();
+      if (reply.ok) { say(""); show(text); break; }
+      say(text);
+      if (reply.status < 500) break;
+    } catch {
+      say("The undo has not reached the server, which does not answer. Trying again.");
+    }
+    await wait(pause);
+  }
+  busy = false;
+}
+
+function note() {
+  const place = document.querySelector(".notes");
+  if (!place) return;
+  place.hidden = false;
+  place.querySelector("textarea").focus();
+}
+
+const dialog = (id) => document.getElementById(id).showModal();
+const DO = {
+  skip: (button) => answer("skip", "", button),
+  unsure: (button) => answer("unsure", "", button),
+  undo, note,
+  class: () => dialog("new-class"),
+  keys: () => dialog("keys"),
+};
+const KEYS = { s: "skip", u: "unsure", z: "undo", Backspace: "undo", n: "note", "+": "class", "?": "keys" };
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("#card button");
+  if (!button) return;
+  if (button.dataset.value !== undefined) answer("label", button.dataset.value, button);
+  else if (button.dataset.do) DO[button.dataset.do](button);
+});
+
+function typing(event) {
+  const field = event.target.closest("input, textarea, select");
+  if (!field) return false;
+  if (field.id !== "number") return true;
+  return NUMBER.test(event.key) || event.key.length > 1 && !(event.key === "Backspace" && field.value === "");
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    if (document.activeElement) document.activeElement.blur();
+    const find = document.getElementById("find");
+    if (find) { find.value = ""; narrow(find); }
+    return;
+  }
+  if (event.target.id === "find" && event.key === "Enter") {
+    event.preventDefault();
+    const first = [...document.querySelectorAll(".classes button")].find(isShown);
+    if (first && event.target.value) answer("label", first.dataset.value, first);
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || document.querySelector("dialog[open]") || typing(event)) return;
+  const find = document.getElementById("find");
+  if (event.key === "/" && find) { event.preventDefault(); find.focus(); return; }
+  const name = KEYS[event.key];
+  const button = name
+    ? document.querySelector('#card [data-do="' + name + '"]')
+    : /^[0-9a-z]$/.test(event.key) && document.querySelector('#card [data-key="' + event.key + '"]');
+  if (!button || button.disabled) return;
+  event.preventDefault();
+  button.click();
+});
+
+function narrow(find) {
+  const text = find.value.trim().toLowerCase();
+  for (const button of document.querySelectorAll(".classes button")) button.hidden = !button.dataset.value.toLowerCase().includes(text);
+}
+document.addEventListener("input", (event) => { if (event.target.id === "find") narrow(event.target); });
+
+document.addEventListener("submit", async (event) => {
+  if (event.target.id === "number-form") {
+    event.preventDefault();
+    answer("label", document.getElementById("number").value, event.target.querySelector("button"));
+  }
+  if (event.target.id === "new-class-form") {
+    event.preventDefault();
+    const form = event.target, bad = form.querySelector(".bad");
+    try {
+      const reply = await post("/class", { name: form.elements.name.value });
+      const text = await reply.text();
+      if (reply.ok) { form.closest("dialog").close(); form.reset(); bad.hidden = true; show(text); return; }
+      bad.textContent = text;
+    } catch {
+      bad.textContent = "The server does not answer. Try again.";
+    }
+    bad.hidden = false;
+  }
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) hiddenAt = performance.now();
+  else if (hiddenAt !== null) { away += performance.now() - hiddenAt; hiddenAt = null; }
+});
+document.body.addEventListener("htmx:afterSwap", (event) => {
+  if (event.detail.target && event.detail.target.id === "card") ready();
+});
+window.addEventListener("beforeunload", (event) => {
+  if (busy && document.body.dataset.unsaved) event.preventDefault();
+});
+
+// Answers that an earlier visit could not bring to the server.
+async function resend() {
+  const keys = Object.keys(localStorage).filter((key) => key.startsWith(KEPT));
+  busy = keys.length > 0;
+  for (const key of keys) {
+    try {
+      await settle(key, JSON.parse(localStorage.getItem(key)));
+    } catch {
+      localStorage.removeItem(key);  // not one of ours: it cannot be read
+    }
+  }
+  busy = false;
+}
+
+ready();
+resend();

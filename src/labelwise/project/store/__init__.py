@@ -1,0 +1,26 @@
+"""The durable store of a project: who answered what, when, and what was picked for whom; on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from labelwise.errors import extra
+
+try:
+    import sqlalchemy as _sqlalchemy  # noqa: F401
+except ImportError as error:
+    raise extra("sqlalchemy", "app") from error
+
+from labelwise.project.store.records import (
+    Agreement,
+    Answer,
+    Event,
+    Item,
+    Kind,
+    Pick,
+    Progress,
+    Round,
+    Slice,
+    Task,
+)
+from labelwise.project.store.store import Store
+
+__all__ = ["Agreement", "Answer", "Event", "Item", "Kind", "Pick", "Progress", "Round", "Slice", "Store", "Task"]

@@ -1,0 +1,159 @@
+"""Database: connections and transactions, the same for SQLite and PostgreSQL.
+
+Three kinds of transaction. `reading` sees one moment. `writing` is on disk when it ends. `leasing` may be lost when the
+power fails (a lease lost is a task given again), so it waits for no disk; a killed process loses neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, select, text
+from sqlalchemy import event as hooks
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError as UrlError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from labelwise.errors import ArgumentError, StoreError, extra
+from labelwise.project.store.schema import about
+
+BUSY_SECONDS = 60
+
+
+class Database:
+    """An engine, and the three ways to use it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = _read(url)
+        self.name = self.url.render_as_string(hide_password=True)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
+        # SQLite lets one write at a time and makes the others poll; threads of this process queue here instead.
+        self._turn = threading.Lock()
+
+    @property
+    def path(self) -> Path | None:
+        """The file of an SQLite database."""
+        return Path(self.url.database or "") if self.is_sqlite else None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads."""
+        with self._begin("read") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that is on disk when it ends, one after the other over all processes.
+
+        Events get their numbers in here, so a reader that has seen number n has seen every number below.
+        """
+        with self._turn if self.is_sqlite else contextlib.nullcontext(), self._begin("write") as connection:
+            connection.execute(select(about.c.value).where(about.c.name == "version").with_for_update())
+            yield connection
+
+    @contextlib.contextmanager
+    def leasing(self) -> Iterator[Connection]:
+        """A transaction that changes leases only, many at a time on PostgreSQL."""
+        with self._turn if self.is_sqlite else contextlib.nullcontext(), self._begin("lease") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[Connection]:
+        """As `writing`, where the tables may not be there yet."""
+        with self._begin("write") as connection:
+            if not self.is_sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('labelwise'), 1)"))
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """For the time before somebody else will close it."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def _begin(self, purpose: str) -> Iterator[Connection]:
+        try:
+            with self.engine.connect().execution_options(labelwise=purpose) as connection, connection.begin():
+                yield connection
+        except DBAPIError as error:
+            raise StoreError(
+                f"the store {self.name} could not do what was asked of it: {error.orig}. Nothing was changed; look "
+                "whether its disk is full, its folder can be written to, or its server is down, and try again"
+            ) from error
+        except SQLAlchemyError as error:
+            raise StoreError(f"the store {self.name} failed: {error}. Nothing was changed") from error
+
+
+def lock_person(connection: Connection, who: str) -> None:
+    """Two windows of one person take turns, so that both get the same task. SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('labelwise'), hashtext(:who))"), {"who": who})
+
+
+def _read(url: str) -> URL:
+    try:
+        # The path of a file as it is: folders may have ? and % in their names, and SQLite needs no options.
+        start = "sqlite:///"
+        found = URL.create("sqlite", database=url.removeprefix(start)) if url.startswith(start) else make_url(url)
+    except UrlError:
+        raise ArgumentError(
+            "the address of a store has to look like sqlite:///folder/store.db or postgresql://user@host/database; "
+            "found something else"
+        ) from None  # the text may hold a password
+    backend = found.get_backend_name()
+    if backend == "sqlite":
+        if not found.database or found.database == ":memory:":
+            raise ArgumentError("a store is kept in a file, found an SQLite address without one: sqlite:///store.db")
+        return found.set(drivername="sqlite")
+    if backend in ("postgresql", "postgres"):
+        return found.set(drivername="postgresql+psycopg")
+    raise ArgumentError(f"a store is kept in sqlite or postgresql, found an address of {backend!r}")
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(url, pool_size=8, max_overflow=-1, connect_args={"timeout": BUSY_SECONDS})
+
+    @hooks.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where `_begun` says, not where the driver guesses
+        for pragma in ("journal_mode=WAL", "foreign_keys=ON", "fullfsync=ON", "recursive_triggers=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @hooks.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        purpose = connection.get_execution_options()["labelwise"]
+        connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if purpose == 'lease' else 'FULL'}")
+        connection.exec_driver_sql("BEGIN" if purpose == "read" else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _postgres(url: URL) -> Engine:
+    try:
+        engine = create_engine(url, pool_size=8, max_overflow=24, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    except ImportError as error:
+        raise extra("psycopg", "postgres") from error
+
+    @hooks.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        purpose = connection.get_execution_options()["labelwise"]
+        if purpose == "read":
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        else:
+            connection.exec_driver_sql(f"SET LOCAL synchronous_commit = {'off' if purpose == 'lease' else 'on'}")
+
+    return engine

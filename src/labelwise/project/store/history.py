@@ -1,0 +1,70 @@
+"""The events in the database: appending one, finding one, reading them all."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from labelwise.errors import StoreError
+from labelwise.project.store.records import Event
+from labelwise.project.store.schema import event
+
+_EMPTY: dict[str, Any] = {
+    "row": None,
+    "round": None,
+    "value": None,
+    "seconds": None,
+    "note": "",
+    "strategy": "",
+    "score": None,
+    "model": "",
+    "undoes": None,
+}
+
+
+def fresh_token() -> str:
+    """A token nobody can guess."""
+    return secrets.token_urlsafe(16)
+
+
+def append(connection: Connection, events: Sequence[dict[str, Any]]) -> list[Event]:
+    """Write events in a `writing` transaction, which has the numbers for itself."""
+    last = connection.execute(select(func.max(event.c.seq))).scalar_one() or 0
+    now = time.time()
+    rows = [
+        {**_EMPTY, "at": now, "token": fresh_token(), **values, "seq": last + 1 + place}
+        for place, values in enumerate(events)
+    ]
+    if rows:
+        connection.execute(insert(event), rows)
+    return [Event(**row) for row in rows]
+
+
+def repeated(connection: Connection, token: str, who: str) -> Event | None:
+    """The event this token made already, for a request that is sent again."""
+    found = connection.execute(select(event).where(event.c.token == token)).first()
+    if found is None:
+        return None
+    if found.who != who:
+        raise StoreError("this task was given to someone else; ask for a task of your own")
+    return _event(found)
+
+
+def read(connection: Connection, after: int, limit: int | None) -> list[Event]:
+    """The events after a number, in order."""
+    wanted = select(event).where(event.c.seq > after).order_by(event.c.seq).limit(limit)
+    return [_event(found) for found in connection.execute(wanted)]
+
+
+def _event(found: Row[Any]) -> Event:
+    return Event(**found._mapping)
+
+
+def class_event(connection: Connection, name: str) -> Event | None:
+    """The event that added a class."""
+    found = connection.execute(select(event).where(event.c.kind == "class", event.c.value == name)).first()
+    return None if found is None else _event(found)

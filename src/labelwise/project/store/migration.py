@@ -1,0 +1,76 @@
+"""Making a store and bringing an older one to this version."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection, insert, inspect, select, update
+
+from labelwise.errors import StoreError
+from labelwise.project.store import schema
+from labelwise.project.store.database import Database
+from labelwise.project.store.schema import about
+
+# STEPS[n] turns version n into version n + 1. A step is never edited once a release has written its result.
+STEPS: dict[int, Callable[[Connection], None]] = {}
+
+
+def create(database: Database, people: int) -> None:
+    """Make the tables; a database that holds a store is left alone."""
+    if database.path is not None and not database.path.parent.is_dir():
+        raise StoreError(f"the folder of the store {database.name} does not exist; make it first")
+    with database.building() as connection:
+        if inspect(connection).has_table(about.name):
+            raise StoreError(f"{database.name} already holds a project; open it, or choose another place")
+        schema.build(connection)
+        rows = {"version": schema.VERSION, "people": people}
+        connection.execute(insert(about), [{"name": name, "value": str(value)} for name, value in rows.items()])
+    if database.path is not None:
+        _sync(database.path.parent)
+
+
+def migrate(database: Database) -> int:
+    """Bring the store to this version, all steps or none; how many people answer each item."""
+    if database.path is not None and not database.path.is_file():
+        raise StoreError(f"there is no store at {database.name}; make a project first, or look for a typing error")
+    with database.reading() as connection:
+        found = _version(database, connection)
+        people = int(_about(connection)["people"])
+    if found < schema.VERSION:
+        with database.building() as connection:
+            # Read again: another process may have been quicker.
+            for version in range(_version(database, connection), schema.VERSION):
+                STEPS[version](connection)
+                now = update(about).where(about.c.name == "version").values(value=str(version + 1))
+                connection.execute(now)
+    return people
+
+
+def _version(database: Database, connection: Connection) -> int:
+    if not inspect(connection).has_table(about.name):
+        raise StoreError(f"{database.name} holds no project: its tables are missing. Make a project first")
+    version = int(_about(connection).get("version", "-1"))
+    if version > schema.VERSION:
+        raise StoreError(
+            f"{database.name} was written by a newer Labelwise (store version {version}); this one reads up to version "
+            f"{schema.VERSION}. Upgrade with: pip install -U labelwise. Nothing was changed"
+        )
+    oldest = min([*STEPS, schema.VERSION])
+    if version < oldest:
+        raise StoreError(f"{database.name} has store version {version}; versions {oldest} to {schema.VERSION} are read")
+    return version
+
+
+def _about(connection: Connection) -> dict[str, str]:
+    return {one.name: one.value for one in connection.execute(select(about))}
+
+
+def _sync(folder: Path) -> None:
+    """Make the name of the new file durable too. (The pool has the same; importing it would import torch.)"""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,35 @@
+"""Fixtures of more than one file: where a project's store is kept."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from private_postgres import PrivatePostgres, leave_out, programs
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PrivatePostgres]:
+    """A PostgreSQL of this test run's own."""
+    found = programs()
+    if found is None:
+        leave_out("PostgreSQL's programs (initdb, pg_ctl) are not installed: apt-get install postgresql")
+        return
+    server = PrivatePostgres(found)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Addresses of stores that are not there yet; each test that asks for this runs against both databases."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres").url
+    numbers = iter(range(1000))
+    return lambda: f"sqlite:///{tmp_path}/store{next(numbers)}.db"
+
+
+@pytest.fixture
+def store_url(new_store_url: Callable[[], str]) -> str:
+    """The address of one store that is not there yet."""
+    return new_store_url()

@@ -1,0 +1,174 @@
+"""A project for tests of the page: the real store, and data given row by row, so that any of it can be odd."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from PIL import Image
+
+from labelwise.errors import SourceError
+from labelwise.page import Guard, make_app
+from labelwise.project.settings import Settings
+from labelwise.project.store import Item, Pick, Round, Store
+
+
+@dataclass(frozen=True)
+class Shown:
+    kind: str
+    text: str | None
+    fields: list[tuple[str, str]] | None
+    image: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    row: int
+    label: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Working:
+    state: str = "idle"
+    message: str = "The worker waits for answers."
+    since: float = 0.0
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Suspect:
+    row: int
+    label: str
+    predicted: str
+    confidence: float
+
+
+@dataclass
+class Stand:
+    """What the page asks of a project."""
+
+    folder: Path
+    settings: Settings
+    store: Store
+    data: list[Any]
+    state: Working = field(default_factory=Working)
+    doubted: list[Suspect] = field(default_factory=list)
+    measured: Any = None
+    left_out: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def shown(self, row: int) -> Shown:
+        if not 0 <= row < len(self.data):
+            raise SourceError(f"there is no row {row}")
+        value = self.data[row]
+        if isinstance(value, Exception):
+            raise value
+        if isinstance(value, str):
+            return Shown("text", value, None, False, f"row {row}")
+        if isinstance(value, dict):
+            return Shown("table", None, list(value.items()), False, f"row {row}")
+        return Shown("image", None, None, True, f"photo {row}.png")
+
+    def image(self, row: int, size: int) -> bytes:
+        self.asked.append((row, size))
+        if not 0 <= row < len(self.data) or not isinstance(self.data[row], int):
+            raise SourceError(f"row {row} is no picture that can be read")
+        colour = (self.data[row] * 37 % 256, self.data[row] * 91 % 256, 120)
+        out = io.BytesIO()
+        Image.new("RGB", (size, size * 3 // 4), colour).save(out, "PNG")
+        return out.getvalue()
+
+    def neighbours(self, row: int, n: int = 3) -> list[Neighbour]:
+        told = [one for one in self.store.answers().values() if one.value is not None and one.row != row]
+        told.sort(key=lambda one: abs(one.row - row))
+        return [Neighbour(one.row, one.value, 1 / (1 + abs(one.row - row))) for one in told[:n]]
+
+    def meter(self) -> Any:
+        return self.measured
+
+    def working(self) -> Working:
+        return self.state
+
+    def suspects(self) -> list[Suspect]:
+        return self.doubted
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def stand(
+    folder: Path,
+    data: list[Any],
+    kind: str = "text",
+    classes: tuple[str, ...] = ("cat", "dog"),
+    people: int = 1,
+    task: str = "classify",
+    name: str = "Pets",
+    picks: int | None = None,
+) -> Stand:
+    """A project of `data` with one round that asks for the first `picks` rows, every fifth of them a test pick."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = Settings(name=name, kind=kind, source="data", task=task, classes=classes, people=people)  # type: ignore[arg-type]
+    store = Store.create(f"sqlite:///{folder / 'store.db'}", people)
+    store.add_items([Item(row, f"row {row}") for row in range(len(data))])
+    for one in classes:
+        store.add_class(one, "setup")
+    asked = len(data) if picks is None else picks
+    chosen = [
+        Pick(row, "test" if row % 5 == 4 else "chosen", 1.0 - row / 1000, {"words": f"Reason {row}."})
+        for row in range(asked)
+    ]
+    store.add_round(Round(1, "margin", "", 0, 0, {"made": time.time()}), chosen)
+    return Stand(folder, settings, store, data)
+
+
+@contextlib.contextmanager
+def running(project: Any, guard: Guard) -> Iterator[str]:
+    """A real server of the page in a thread; its address."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(64)
+    config = uvicorn.Config(make_app(project, guard), log_level="warning", server_header=False, ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+class Browser(httpx.Client):
+    """A browser as far as cookies, Origin and the code of the session go."""
+
+    def __init__(self, address: str, guard: Guard, name: str | None = "anna") -> None:
+        httpx.Client.__init__(self, base_url=address, headers={"origin": address}, timeout=30)
+        self.guard = guard
+        self.first_name = name
+
+    def __enter__(self) -> Browser:
+        httpx.Client.__enter__(self)
+        if self.first_name is not None:
+            self.start(self.first_name)
+        return self
+
+    def start(self, name: str) -> None:
+        assert self.get("/" if self.guard.token is None else f"/?token={self.guard.token}").status_code == 200
+        session = self.guard.read(self.cookies[self.guard.cookie])
+        assert session is not None
+        self.headers["x-csrf-token"] = self.guard.csrf(session)
+        assert self.post("/who", data={"name": name}).status_code == 204

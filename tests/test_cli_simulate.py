@@ -1,0 +1,248 @@
+"""`labelwise simulate` on tables of one's own: numbers, classes, missing values, groups, a stop and a going on."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from labelwise.bench import kept_runs
+from labelwise.bench.own_table import read_own
+from labelwise.cli import app
+from labelwise.errors import ArgumentError, BudgetError, LabelwiseError, NeedError, SourceError, StoreError
+from labelwise.report import read_records
+
+RNG = np.random.default_rng(0)
+N = 120
+SIZE = RNG.normal(size=N)
+TOWN = RNG.choice(["north", "south", "east"], N)
+AGE = [str(round(value, 2)) if at % 10 else "" for at, value in enumerate(RNG.normal(50, 10, N))]
+PRICE = 100 + 20 * SIZE + 10 * (TOWN == "south") + RNG.normal(size=N)
+FILES = {"report.html", "curves.png", "table.csv", "table.md", "records.jsonl", "plan.json", "runs"}
+
+
+def written(path: Path, columns: dict[str, list]) -> Path:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values()))
+    content = text.getvalue().encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.fixture
+def houses(tmp_path: Path) -> Path:
+    columns = {
+        "row": list(range(N)),
+        "name": [f"house number {at}" for at in range(N)],
+        "size": SIZE.tolist(),
+        "age": AGE,
+        "town": TOWN.tolist(),
+        "owner": [at // 6 for at in range(N)],
+        "price": ["" if at == 5 else value for at, value in enumerate(PRICE)],
+    }
+    return written(tmp_path / "houses.csv", columns)
+
+
+def run(*words: object) -> tuple[int, str]:
+    """The exit status and what was printed; an error of ours is raised."""
+    done = CliRunner().invoke(app, ["simulate", *map(str, words)], env={"COLUMNS": "200"})
+    if isinstance(done.exception, LabelwiseError):
+        raise done.exception
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def small(table: Path, out: Path, *more: object) -> tuple[int, str]:
+    words = ("--strategies", "kcenter", "--rounds", 1, "-k", 10, "--seeds", 2, "--out", out)
+    return run(table, "--target", "price", *words, *more)
+
+
+def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    code, said = small(houses, out)
+    assert code == 0
+    assert {path.name for path in out.iterdir()} == FILES | {"table-r2.csv", "table-r2.md"}
+    records = read_records(out / "records.jsonl")
+    assert [(r.strategy, r.seed, r.labels) for r in records] == [
+        (name, seed, labels) for seed in (0, 1) for name in ("random", "kcenter") for labels in (10, 20)
+    ]
+    assert all(set(record.metrics) == {"rmse", "r2"} for record in records)
+    assert records[0].metrics == records[2].metrics  # the same first labels and weights
+    assert records[0].metrics != records[4].metrics  # another seed, another split
+    for text in (
+        "3 columns of numbers and 1 of categories",  # size, age, owner; town
+        "column 'row' is left out: it only counts the rows",
+        "1 rows without a value in 'price' are left out",
+        "column 'name' is left out: its 120 different texts look like names",
+        "column 'age': 12 of 119 values are missing",
+        "test RMSE (lower is better)",
+        "Test R² at the last count: random",
+        "kcenter too few seeds to tell (2; 4 or more are needed)",
+    ):
+        assert text in said
+    page = (out / "report.html").read_text()
+    assert "houses.csv: learning price" in page
+    assert "multi-layer perceptron 7-64-64-1" in page  # size, age, age: missing, owner, three towns
+    assert "test R² " not in (out / "table.md").read_text()
+    assert "r2 at 20" in (out / "table-r2.md").read_text()
+    assert 5 not in {row for record in records for row in record.picked}
+
+
+def test_classes_of_a_parquet_file_with_draws_for_those_who_ask(tmp_path: Path):
+    table = pa.table(
+        {
+            "size": pa.array([None if at == 3 else value for at, value in enumerate(SIZE)]),
+            "new": pa.array((SIZE > 1).tolist()),
+            "town": pa.array([None if at == 4 else town for at, town in enumerate(TOWN)]),
+            "kind": pa.array(["big" if value > 0 else "small" for value in SIZE]),
+        }
+    )
+    pq.write_table(table, tmp_path / "kinds.parquet")
+    code, said = run(tmp_path / "kinds.parquet", "--target", "kind", "--strategies", "margin,bald", "--rounds", 1,
+                     "-k", 10, "--start", 12, "--seeds", 1, "--out", tmp_path / "out")  # fmt: skip
+    assert code == 0
+    assert "kind (2 classes) from 2 columns of numbers and 1 of categories; 96 rows" in said
+    records = read_records(tmp_path / "out" / "records.jsonl")
+    assert [(r.strategy, r.labels) for r in records] == [(s, n) for s in ("random", "margin", "bald") for n in (12, 22)]
+    assert records[1].metrics["accuracy"] > 0.8
+
+
+def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
+    houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def picks(folder: Path) -> list:
+        return [(r.run, r.round, r.metrics, r.picked) for r in read_records(folder / "records.jsonl")]
+
+    small(houses, tmp_path / "whole")
+    true, begun = kept_runs.compare, []
+
+    def stopping(plan, data, learner, model):
+        begun.append((plan.recipes[0], plan.seeds[0]))
+        for at, record in enumerate(true(plan, data, learner, model)):
+            yield record
+            if begun[-1] == stop and at == 0:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept_runs, "compare", stopping)
+    out, stop = tmp_path / "out", ("kcenter", 0)
+    code, said = small(houses, out)
+    assert code == 130
+    assert "Stopped before the first seed was done" in said
+    assert "The same command goes on" in said
+    assert not (out / "records.jsonl").exists()
+    stop = ("kcenter", 1)
+    code, said = small(houses, out)
+    assert code == 130
+    assert "Seeds that every recipe finished: 1" in said
+    assert {r.seed for r in read_records(out / "records.jsonl")} == {0}
+    stop = None
+    code, said = small(houses, out)
+    assert code == 0
+    assert "Going on with the runs that are there" in said
+    assert picks(out) == picks(tmp_path / "whole")
+    assert begun == [("random", 0), ("kcenter", 0), ("kcenter", 0), ("random", 1), ("kcenter", 1), ("kcenter", 1)]
+    begun.clear()
+    assert small(houses, out)[0] == 0
+    assert begun == []
+    assert small(houses, out, "--strategies", "kcenter,typiclust", "--seeds", 1)[0] == 0  # one more may be asked for
+    assert begun == [("typiclust", 0)]
+    with pytest.raises(StoreError, match=r"holds a run with k 10, this one has 11; name another folder"):
+        small(houses, out, "-k", 11, "--start", 10)
+
+
+def test_groups_stay_together_and_are_no_feature(houses: Path):
+    table = read_own(houses, "price", group="owner")
+    assert "owner" not in table.numeric
+    for seed in range(3):
+        data = table.data(seed, 0.2)
+        owners = [{int(row) // 6 for row in part.ids} for part in (data.pool, data.test)]
+        assert not owners[0] & owners[1]
+        assert len(owners[1]) == 4
+    assert table.data(0, 0.2).test.ids.tolist() != table.data(1, 0.2).test.ids.tolist()
+    assert len(data.pool) + len(data.test) == N - 1
+
+
+def test_numbers_are_standardised_and_what_is_missing_is_an_input(tmp_path: Path):
+    columns = {"x": ["1", "NA", "3", "5"], "job": ["a", "?", "b", "a"], "y": ["0.5", "1.5", "2.5", "3.5"]}
+    table = read_own(written(tmp_path / "t.csv.gz", columns), "y")
+    assert table.task == "regress"
+    data = table.data(0, 0.25)
+    (held,) = data.test.ids.tolist()
+    rest = [row for row in range(4) if row != held]
+    inputs = data.pool.inputs(data.pool.ids).numpy()
+    x = np.array([1, np.nan, 3, 5])[rest]
+    filled = np.where(np.isnan(x), np.nanmean(x), x)
+    assert np.allclose(inputs[:, 0], (filled - filled.mean()) / filled.std(), atol=1e-6)
+    jobs = np.array(["a", "(missing)", "b", "a"])[rest]
+    for at, level in enumerate(sorted(set(jobs))):
+        assert inputs[:, 2 + at].tolist() == (jobs == level).tolist()
+    assert data.pool.labels.tolist() == [0.5 + row for row in rest]
+
+
+def test_the_task_is_what_the_target_looks_like_or_as_said(tmp_path: Path):
+    table = written(tmp_path / "t.csv", {"x": list(range(0, 120, 2)), "few": [0, 1, 2] * 20, "many": list(range(60))})
+    assert read_own(table, "few").task == "classify"
+    assert read_own(table, "few").classes == ("0", "1", "2")
+    assert read_own(table, "few", task="regress").answers.tolist() == [0.0, 1.0, 2.0] * 20
+    many = read_own(table, "many", features=["x"])
+    assert many.task == "regress"
+    assert any("correlation 1.00 with 'many': is it known beforehand?" in note for note in many.notes)
+    with pytest.raises(ArgumentError, match="found 60 in 60 rows"):
+        read_own(table, "many", task="classify")
+    assert any("'many' is left out: it only counts the rows" in note for note in read_own(table, "few").notes)
+
+
+def test_a_model_that_learns_nothing_is_said_to(tmp_path: Path):
+    noise = np.random.default_rng(1)
+    table = written(tmp_path / "n.csv", {"x": noise.normal(size=80).tolist(), "price": noise.normal(size=80).tolist()})
+    assert "No model here predicts better than the mean" in small(table, tmp_path / "out", "--seeds", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        (["--target", "prize"], ArgumentError, r"no column 'prize'; did you mean 'price'\?.*row, name, size"),
+        (["--target", "price", "--features", "size,color"], ArgumentError, "no column 'color'"),
+        (["--target", "price", "--features", "size,price"], ArgumentError, "without the target 'price'"),
+        (["--target", "price", "--task", "ranking"], ArgumentError, "--task is auto, regression, classification"),
+        (["--target", "price", "--test", "1.5"], ArgumentError, "--test is a share"),
+        (["--target", "price", "--rounds", "30"], BudgetError, "at most --rounds 3, or take a smaller -k"),
+        (["--target", "price", "--strategies", "margin"], NeedError, "class probabilities.*fit a regression pool"),
+        (["--target", "price", "--strategies", "marginal"], ArgumentError, "there is no strategy 'marginal'"),
+        (["--target", "town", "--task", "regression"], ArgumentError, "regression needs numbers.*found '"),
+        (["--target", "name"], ArgumentError, "each more than once"),
+        (["--target", "price", "--group", "age"], ArgumentError, "rows have no value in the group column 'age'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_before_anything_runs(houses: Path, words: list[str], error: type, text: str):
+    with pytest.raises(error, match=text):
+        run(houses, *words, "--out", houses.parent / "out")
+    assert not (houses.parent / "out").exists()
+
+
+def test_columns_that_are_not_separated_by_commas_are_pointed_out(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("a;b;y\n1;2;3\n")
+    with pytest.raises(ArgumentError, match=r"no column 'y'.* separated by ';'; save it with commas"):
+        read_own(tmp_path / "t.csv", "y")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path):
+    for name, content, text in (
+        ("nowhere.csv", None, "there is no such file"),
+        ("a.xlsx", "x", "a table ends in .csv"),
+        ("b.csv", "x,y\n1,2\n3\n", "line 3: 1 fields, 2 were expected"),
+        ("c.csv", "x,y\n1,\n2,\n", "column 'y' holds no value"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_text(content)
+        with pytest.raises(SourceError, match=text):
+            read_own(tmp_path / name, "y")
