@@ -41,8 +41,8 @@ def main() -> None:
         "",
         "<!-- Written by benchmarks/accelerator.py; a change by hand is lost at the next run. -->",
         "",
-        f"- Device: {torch.cuda.get_device_name()}, one read at {rate / 1e12:.2f} TB/s, a copy at {copy / 1e12:.2f} TB/s "
-        "(bytes read and written), measured in this run",
+        f"- Device: {torch.cuda.get_device_name()}, one read at {rate / 1e12:.2f} TB/s and a copy at "
+        f"{copy / 1e12:.2f} TB/s (bytes read and written), measured in this run",
         f"- Versions: torch {torch.__version__}, numpy {importlib.metadata.version('numpy')}",
         "- Command: `python benchmarks/accelerator.py`",
         "",

@@ -20,7 +20,7 @@ from labelwise.project import Project, Settings
 _TOKEN = re.compile(r'id="card"[^>]* data-token="([^"]+)" data-row="(\d+)"')
 _CSRF = re.compile(r'data-csrf="([0-9a-f]+)"')
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["annotators"])
+CONTEXT.set_forkserver_preload(["labelwise.page", "labelwise.project.project"])
 LOST = (OSError, http.client.HTTPException)  # no reply: the request may have been carried out or not
 
 
@@ -44,7 +44,7 @@ def make_project(folder: Path, rows: int, k: int) -> Path:
 
 
 class Server:
-    """The page and its worker in processes of their own. Forked from one that has imported all: quick to start again."""
+    """The page and its worker; forked from a process that has imported all, so quick to start again."""
 
     def __init__(self, folder: Path, port: int, log: Path) -> None:
         self.port = port

@@ -171,13 +171,13 @@ WAYS: dict[str, dict[str, tuple[Callable[[str, Shape], dict[str, Any]], str]]] =
 }
 
 
-def in_process(case: str, way: str, quick: bool, folder: Path) -> dict[str, Any]:
+def in_process(case: str, way: str, size: list[str], folder: Path) -> dict[str, Any]:
     """One measurement; what stopped it is part of the answer."""
     where = WAYS[case][way][1]
     python = peers.python_of(folder / where) if where else sys.executable
     with tempfile.TemporaryDirectory() as answer:
         file = Path(answer) / "answer.json"
-        command = [python, __file__, "--worker", case, way, str(file), *(["--quick"] if quick else [])]
+        command = [python, __file__, "--worker", case, way, str(file), *size]
         try:
             run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:
@@ -190,12 +190,12 @@ def in_process(case: str, way: str, quick: bool, folder: Path) -> dict[str, Any]
         return found
 
 
-def measured(case: str, quick: bool, folder: Path) -> dict[str, dict[str, Any]]:
+def measured(case: str, size: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     """Ours, then each other way with ours again after it."""
-    found = {"ours": in_process(case, "ours", quick, folder)}
+    found = {"ours": in_process(case, "ours", size, folder)}
     for way in list(WAYS[case])[1:]:
-        found[way] = in_process(case, way, quick, folder)
-        again = in_process(case, "ours", quick, folder)
+        found[way] = in_process(case, way, size, folder)
+        again = in_process(case, "ours", size, folder)
         if again.get("seconds", math.inf) < found["ours"].get("seconds", math.inf):
             found["ours"] = again
     return found
@@ -261,6 +261,11 @@ def keep(out: Path, case: str, lines: list[str], arguments: str) -> None:
     out.write_text(page(kept))
 
 
+def _smaller(shape: Shape, over: int) -> Shape:
+    rows, draws, classes, k = shape
+    return rows // over, draws, classes, k if k < 100 else k // over
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and write or print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -268,9 +273,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(WAYS), help="one method; the table of the other one is kept")
     parser.add_argument("--peers", type=Path, default=peers.DEFAULT)
     parser.add_argument("--out", type=Path, help="where the page goes; docs/results/bayes.md for a full run")
+    parser.add_argument("--over", type=int, default=1, help="so many times fewer rows, and picks where they are many")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    shapes = QUICK if asked.quick else FULL
+    shapes = QUICK if asked.quick else {case: _smaller(shape, asked.over) for case, shape in FULL.items()}
     if asked.worker:
         torch.set_num_threads(1)
         case, way, file = asked.worker
@@ -278,7 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     out = asked.out or (None if asked.quick else OUT)
     for case in [asked.only] if asked.only else list(WAYS):
-        lines = table(case, shapes[case], measured(case, asked.quick, asked.peers))
+        size = ["--quick"] if asked.quick else ["--over", str(asked.over)]
+        lines = table(case, shapes[case], measured(case, size, asked.peers))
         print("\n".join(lines), flush=True)
         if out is not None:
             keep(out, case, lines, " ".join(sys.argv[1:] if arguments is None else arguments))

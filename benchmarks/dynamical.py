@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -29,15 +30,14 @@ from measure import forget_peak, peak
 MB = 1e6
 LIMIT = 12 << 30  # bytes of address space
 SECONDS = 1800  # of the clock, for one measurement
-SOURCE = Path(__file__).resolve().parent.parent / "src" / "labelwise" / "bench" / "convnets.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent / "src")}
 
 
 def network(name: str) -> nn.Module:
-    """A network in eval mode; read from its file, since a peer's environment has no Labelwise."""
-    scope: dict[str, Any] = {"__name__": "convnets"}
-    exec(compile(SOURCE.read_text(), str(SOURCE), "exec"), scope)
+    """A network in eval mode."""
+    make: Any = getattr(importlib.import_module("labelwise.bench.convnets"), name)
     torch.manual_seed(0)
-    model: nn.Module = scope[name]()()
+    model: nn.Module = make()()
     return model.eval()
 
 
@@ -144,7 +144,8 @@ def in_process(way: str, name: str, batch: int, turns: int, python: str) -> dict
     """`measure` in a process of its own; what stopped it is part of the answer."""
     command = [python, __file__, "--worker", way, "--networks", name, "--batch", str(batch), "--turns", str(turns)]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        # A peer's environment has no Labelwise, which the networks are from.
+        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT)
     except subprocess.TimeoutExpired:
         return {"stopped": f"> {SECONDS} s"}
     except OSError:

@@ -106,6 +106,8 @@ def run(folder: Path, kills: int, annotators: int, pause: float, seed: int, rows
     browsers = [Annotator(server.port, f"person {n}") for n in range(annotators)]
     for browser in browsers:
         browser.begin()
+    while task_in(browsers[0].request("GET", "/card")[1]) is None:  # the first round
+        time.sleep(0.2)
     people = [
         threading.Thread(target=annotate, args=(browser, pause, ended, one)) for browser, one in zip(browsers, told)
     ]
@@ -221,7 +223,7 @@ def main() -> None:
     parser.add_argument("--annotators", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between a card and its answer, on average")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--rows", type=int, default=30_000)
     parser.add_argument("--k", type=int, default=3000, help="items of a round")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
     python benchmarks/load_page.py                    # 50 annotators, first as people work, then as fast as they can
     python benchmarks/load_page.py --annotators 20 --seconds 10
+    python benchmarks/load_page.py --shown 200        # and the time to the next item on the screen, in chromium
 
 An answer's time is from sending it to having the next card, which the page shows at once. Two ways of working: with a
 pause between answers (a person), and without (the most the server can do; each then waits for all others). The worker
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import tempfile
 import threading
 import time
@@ -98,6 +101,28 @@ def measure(port: int, annotators: int, pause: float, seconds: float, tag: str) 
     )
 
 
+def shown(port: int, answers: int) -> list[float]:
+    """Milliseconds from the key to the next item on the screen, of one person in a headless chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        options = ["--no-sandbox"] if os.getuid() == 0 else []
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.fill("input[name=name]", "browser")
+        page.keyboard.press("Enter")
+        found = []
+        for number in range(answers):
+            page.wait_for_selector("#card[data-token][data-ready]")
+            token = page.get_attribute("#card", "data-token")
+            page.keyboard.press("12"[number % 2])
+            page.wait_for_selector(f'#card[data-took]:not([data-token="{token}"])')
+            found.append(float(page.get_attribute("#card", "data-took") or "nan"))
+        browser.close()
+    return found
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -106,6 +131,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each of the two parts")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--k", type=int, default=4000, help="items of a round")
+    parser.add_argument("--shown", type=int, default=0, help="answers to give in a browser, before the others come")
     parser.add_argument("--out", type=Path, help="write the numbers there as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +141,10 @@ def main() -> None:
             server.wait()
             while task_in(_card(server.port)) is None:
                 time.sleep(0.5)
-            measured = []
+            measured, seen = [], shown(server.port, options.shown) if options.shown else []
+            if seen:
+                p50, p95 = np.percentile(seen, [50, 95]).round().tolist()
+                print(f"next item on the screen, {len(seen)} answers: p50 {p50} ms, p95 {p95} ms", flush=True)
             for tag, pause in (("people", options.pause), ("flat out", 0.0)):
                 load = measure(server.port, options.annotators, pause, options.seconds, tag)
                 measured.append(load)
@@ -128,7 +157,9 @@ def main() -> None:
         finally:
             server.stop()
     if options.out:
-        text = json.dumps({"load": [asdict(one) for one in measured], "environment": environment()}, indent=1)
+        text = json.dumps(
+            {"load": [asdict(one) for one in measured], "shown_ms": seen, "environment": environment()}, indent=1
+        )
         options.out.write_text(text + "\n")
 
 

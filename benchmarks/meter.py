@@ -27,7 +27,7 @@ from labelwise.project.head import head_learner, logistic, ridge
 from labelwise.project.meter import compute
 from labelwise.project.meter_reading import Meter, Span
 from labelwise.project.meter_rows import History, losses_of
-from labelwise.project.slices import reserve, tests_of
+from labelwise.project.slices import reserve, slice_size
 from labelwise.project.table import Table
 from labelwise.session import Session
 from labelwise.signals.forward import ModelReader
@@ -161,7 +161,7 @@ def simulate(world: World, seed: int, chance: Random) -> dict[int, Found]:
     names = tuple(map(str, range(world.classes)))
     tests, counts, models, found = 0, [], [], {}
     for number in range(1, max(ROUNDS) + 1):
-        more = tests_of(number, K, SHARE)
+        more = slice_size(number, K, SHARE)
         picks = session.ask(K - more)
         session.tell(picks.ids, y_N[picks.ids])
         tests += more

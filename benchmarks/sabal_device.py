@@ -82,7 +82,7 @@ def times() -> None:
     inputs = there_of(inputs_of(*SHAPE[:3]))
     size, rate, k = inputs["embedding"].nbytes, copy_rate(), SHAPE[3]
     print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
-    fused = doors.small_enough
+    fused = sparse_fused.small_enough
     for name, path in {"triton": fused, "torch": lambda problem: False}.items():
         doors.small_enough = path  # type: ignore[attr-defined]
         sparse_iht_device.small_enough = path  # type: ignore[attr-defined]
@@ -137,8 +137,8 @@ def parts() -> None:
         count = torch.tensor([len(shard)], dtype=torch.int32, device="cuda")
         for tile in (*WALKS, (128, 64, 8), (64, 128, 8)):
             walk = sparse_fused.Walk(problem, loop.g, len(shard), tile)
-            args = (loop.r_AB, z, u, None, count, loop.state)
-            both = _each(functools.partial(walk, *args)), _each(functools.partial(walk, *args, "given"))
+            read = functools.partial(walk, loop.r_AB, z, u, None, count, loop.state)
+            both = _each(read), _each(functools.partial(read, "given"))
             print(f"walk {tile} over all: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
         key = torch.randn(len(shard), dtype=torch.float64, device="cuda")
         print(f"sort: {_each(lambda: torch.sort(key, descending=True, stable=True)):.1f} us", flush=True)
@@ -148,7 +148,7 @@ def parts() -> None:
 def _score(loop: Any) -> None:
     g, (a, b) = loop.g, loop.r_AB.shape
     rows, width, warps = loop.tile
-    loop.walk.kernels.score_rows[(loop.scorers,)](
+    loop.kernels.score_rows[(loop.scorers,)](
         g.left, g.right, loop.small_AB, loop.bonus_N, loop.par, loop.state, loop.top_P3, loop.place_P2,
         len(g), a, b, loop.walk.lines, rows, width, loop.precision, num_warps=warps,
     )  # fmt: skip
@@ -164,7 +164,12 @@ def _each(run: Callable[[], Any], repeats: int = 20) -> float:
     with torch.cuda.graph(graph):
         for _ in range(10):
             run()
-    return 1e6 * seconds_of(lambda: [graph.replay() for _ in range(repeats)])[0] / repeats / 10
+
+    def many() -> None:
+        for _ in range(repeats):
+            graph.replay()
+
+    return 1e6 * seconds_of(many)[0] / repeats / 10
 
 
 def large() -> None:
@@ -172,7 +177,7 @@ def large() -> None:
     shape = (200_000, 2048, 1000, 1000)
     chance = torch.Generator("cuda").manual_seed(0)
     logits = 2 * torch.randn(shape[0], shape[2], generator=chance, device="cuda")
-    inputs = {"probs": logits.softmax(1), "label_probs": (logits / 1.5).softmax(1)}
+    inputs: dict[str, Any] = {"probs": logits.softmax(1), "label_probs": (logits / 1.5).softmax(1)}
     inputs["embedding"] = torch.randn(shape[0], shape[1], generator=chance, device="cuda")
     seconds, got = seconds_of(functools.partial(lw.select, Sabal(), shape[3], **inputs), 1)
     print(f"greedy {shape}: {seconds:.3f} s, {got.notes['sweeps']} sweeps", flush=True)

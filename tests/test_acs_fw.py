@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +8,6 @@ import torch
 import labelwise as lw
 import references_bayes as slow
 from labelwise.choose import frank_wolfe
-from labelwise.choose.frank_wolfe import Path
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.spec import LogProbs
@@ -19,7 +19,7 @@ def _sequence(log_probs: np.ndarray, k: int, monkeypatch: pytest.MonkeyPatch, st
     seen: list[int] = []
     plain = acs_fw.frank_wolfe
 
-    def noted(pool: Shards, k: int, most: int, slack: float) -> Path:
+    def noted(pool: Shards, k: int, most: int, slack: float) -> frank_wolfe.Path:
         path = plain(pool, k, most, slack)
         seen.extend(path.sequence)
         return path
@@ -139,6 +139,21 @@ def test_projections_keep_inner_products_in_the_mean():
     b = lw.select(AcsFw(projections=10), 15, log_probs=log_probs, seed=2)
     assert a.ids.tolist() == lw.select(AcsFw(projections=10), 15, log_probs=log_probs, seed=1).ids.tolist()
     assert a.ids.tolist() != b.ids.tolist()
+
+
+def test_the_plain_loop_of_the_benchmark_takes_the_same_rows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+    monkeypatch.setattr(acs_fw, "frank_wolfe", acs_fw.frank_wolfe)  # the benchmark puts a clock around it
+    import bayes
+
+    shape = (200, 30, 2, 12)
+    ours, plain = bayes.ours("acs-fw", shape), bayes.plain_acs("acs-fw", shape)
+    assert ours["picks"] == plain["picks"]
+    left = math.sqrt(ours["notes"]["objective_share"])
+    assert plain["remark"] == f"left over {left:.4f}"
+    lines = bayes.table("acs-fw", shape, {"ours": ours, "plain loop": {**plain, "seconds": 3 * ours["seconds"]}})
+    assert "| 3.0 x | 12 of 12 |" in lines[-2]
+    assert "not installed" in bayes.table("acs-fw", shape, {"ours": ours, "peer": {"stopped": "not installed"}})[-2]
 
 
 @pytest.mark.parametrize("kwargs", [{"entropy": math.nan}, {"entropy": "x"}, {"projections": 0}, {"projections": 2.5}])

@@ -335,6 +335,21 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(address, anna):
     assert {"1 cat", "2 dog", "s Skip", "u Unsure", "z Undo", "n Note", "+ Class"} <= reached
 
 
+def test_the_link_with_the_token_opens_the_page_and_leaves_the_address(chromium, project):
+    guard = Guard.make(project.folder, token="0123456789abcdefghij")
+    with running(project, guard) as address:
+        ben = Person(chromium, f"{address}/?token={guard.token}", "ben")
+        assert ben.page.url == f"{address}/"
+        row = ben.row
+        ben.press("1")
+        assert labels(project) == {row: "cat"}
+        ben.close()
+        stranger = chromium.new_page()
+        stranger.goto(address)
+        assert "needs its link" in stranger.inner_text("main")
+        stranger.close()
+
+
 # --- a real project, the real worker ---------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from labelwise.page.card import KEYS, keyed
 from labelwise.page.words import REASONS, reason
 from page_stand import Browser, Suspect, Working, running, stand
 
-NASTY = "<b>bold</b> <script>alert(1)</script> <svg onload=alert(2)> \" onmouseover='x' &amp; {{ 7*7 }}"
+NASTY = "<b>bold</b> <script>alert(1)</script> <svg onload=alert(2)> \" onmouseover='x' &amp; {{ 7919*7907 }}"
 
 
 class Table:
@@ -262,7 +262,7 @@ def test_markup_inside_the_data_is_text_everywhere(table):
             assert "<script>alert" not in page
             assert "<b>bold" not in page
             assert "<svg" not in page
-            assert "49" not in page.replace("0.49", "")  # the template language is not spoken by data
+            assert str(7919 * 7907) not in page  # data is not read as a template
             assert not re.search(r"<[^>]* onmouseover='x'", page.replace("&#39;", ""))
 
 

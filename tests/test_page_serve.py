@@ -14,6 +14,7 @@ from labelwise.errors import ArgumentError
 from labelwise.page.desk import write_log
 from labelwise.page.keeper import Keeper
 from labelwise.page.serve import link_to, listen
+from labelwise.project.working import read_working
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -67,6 +68,7 @@ def test_a_worker_that_dies_is_started_again_and_it_is_said(tmp_path):
     keeper.start()
     try:
         first = keeper.pid
+        assert read_working(tmp_path).message == "starting"
         os.kill(first, signal.SIGKILL)
         assert waited(lambda: keeper.pid not in (None, first))
         second = keeper.pid

@@ -22,7 +22,7 @@ from labelwise.keys import Key
 from labelwise.project import Project, Settings
 from labelwise.project.project import checked_address
 from labelwise.project.rounds import make_round, read_model
-from labelwise.project.slices import interleaved, reserve, tests_of
+from labelwise.project.slices import interleaved, reserve, slice_size
 from labelwise.project.standing import last_seq, standing
 from labelwise.project.worker import Signs, only_one, run, step
 from labelwise.project.working import Working, read_working
@@ -86,10 +86,10 @@ def test_rounds_test_slice_and_models(made: Path, tmp_path: Path) -> None:
         assert tests == project.reserve[: len(tests)].tolist()
         assert not {pick.row for pick in picks if pick.slice == "chosen"} & set(project.reserve.tolist())
         assert len(picks) == 4 * 12
-        assert len(tests) == sum(tests_of(n, 12, 0.15) for n in (1, 2, 3, 4))
+        assert len(tests) == sum(slice_size(n, 12, 0.15) for n in (1, 2, 3, 4))
         model = read_model(project.folder / "rounds" / "004")
         assert model is not None
-        assert model.labels == 36 - sum(tests_of(n, 12, 0.15) for n in (1, 2, 3))
+        assert model.labels == 36 - sum(slice_size(n, 12, 0.15) for n in (1, 2, 3))
         meter = project.meter()
         assert meter is not None
         assert (meter.labels, meter.round) == (model.labels, 4)
@@ -189,7 +189,7 @@ def test_until_every_row_is_picked(tmp_path: Path) -> None:
         assert meter is not None
         assert meter.metric == "rmse"
         assert meter.score is not None
-        assert meter.score.value < 0.2
+        assert meter.score.value < 0.5  # of a standard deviation of 1.8
         assert meter.stop
         assert meter.labels + meter.test == 29  # row 3 holds no number
         known = standing(project.store, settings, project.reserve, last_seq(project.store))

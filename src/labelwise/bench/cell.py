@@ -138,7 +138,7 @@ def _round(session: Session, data: Data, cell: Cell, number: int, start: np.ndar
         peak_mb=peak.most,
         picked=picks.ids.tolist(),
         notes=notes,
-        environment={**environment(), "seed": str(cell.seed)},
+        environment={**environment(cell.device), "seed": str(cell.seed)},
     )
 
 

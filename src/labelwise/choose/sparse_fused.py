@@ -74,11 +74,11 @@ class Walk:
     """Two reads of rows that give u, the gradient of f1, and sum u g; the rows are all, or those at `places`."""
 
     def __init__(self, problem: Problem, g: Factored, rows: int, tile: tuple[int, int, int]):
-        from labelwise.choose import sparse_kernels  # needs Triton
+        from labelwise.choose import sparse_kernels_walk as kernels  # needs Triton
 
-        self.kernels, self.g, (self.rows, self.width, self.warps) = sparse_kernels, g, tile
+        self.kernels, self.g, (self.rows, self.width, self.warps) = kernels, g, tile
         self.a, self.b = g.left.shape[1], g.right.shape[1]
-        self.lines = max(16, sparse_kernels.ceil_power(self.a))
+        self.lines = max(16, kernels.ceil_power(self.a))
         self.sloping = min(SLOPING, -(-rows // self.rows))
         self.adding = min(ADDING, -(-rows // (4 * self.rows)))
         self.partial = problem.v_AB.new_empty(self.adding, self.a, self.b)
@@ -131,7 +131,9 @@ class _Fused:
     """The state of the greedy loop, all of it on the device."""
 
     def __init__(self, problem: Problem, shard: Shard, tile: tuple[int, int, int] = TILE):
-        self.problem, self.shard, self.tile = problem, shard, tile
+        from labelwise.choose import sparse_kernels  # needs Triton
+
+        self.problem, self.shard, self.tile, self.kernels = problem, shard, tile, sparse_kernels
         self.g = joined(problem, shard)
         self.walk = Walk(problem, self.g, problem.k, FEW)
         terms, k, n, device = problem.terms, problem.k, len(shard), shard.device
@@ -179,7 +181,7 @@ class _Fused:
 
     def _step(self) -> None:
         """One pick, if it is clear which."""
-        kernels, g, (a, b) = self.walk.kernels, self.g, self.r_AB.shape
+        kernels, power, g, (a, b) = self.kernels, self.walk.kernels.ceil_power, self.g, self.r_AB.shape
         rows, width, warps = self.tile
         kernels.score_rows[(self.scorers,)](
             g.left, g.right, self.small_AB, self.bonus_N, self.par, self.state, self.top_P3, self.place_P2,
@@ -188,13 +190,13 @@ class _Fused:
         kernels.pick_row[(1,)](
             g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.shard.ids, self.par, self.state,
             self.top_P3, self.place_P2, self.w, self.places, self.scores, self.scorers,
-            a, b, kernels.ceil_power(self.scorers), kernels.ceil_power(b), num_warps=8,
+            a, b, power(self.scorers), power(b), num_warps=8,
         )  # fmt: skip
         self._debias()
 
     def _debias(self) -> None:
         """The de-bias step and the cut at zero, with the row that was picked last."""
-        kernels, g, (a, b), walk = self.walk.kernels, self.g, self.r_AB.shape, self.walk
+        kernels, g, (a, b), walk = self.kernels, self.g, self.r_AB.shape, self.walk
         along_AB = walk(self.r_AB, self.w, self.u, self.places, self.state[1:], self.state, "next")
         walk.step(self.mu, True)
         kernels.settle[(1,)](self.w, self.u, self.mu, self.par, self.state, self.moved, 1024, num_warps=8)

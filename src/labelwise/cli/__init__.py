@@ -6,7 +6,21 @@ import sys
 
 import typer
 
-from labelwise.cli import bench, demo, label, labels_needed, reproduce, select, simulate, status, strategies
+from labelwise.cli import (
+    bench,
+    demo,
+    export,
+    import_,
+    label,
+    label_studio,
+    labels_needed,
+    report,
+    reproduce,
+    select,
+    simulate,
+    status,
+    strategies,
+)
 
 app = typer.Typer(
     name="labelwise",
@@ -20,6 +34,10 @@ app.command("demo")(demo.demo)
 app.command("label")(label.label)
 app.command("status")(status.status)
 app.command("resume")(label.resume)
+app.command("report")(report.report)
+app.command("export")(export.export)
+app.command("import")(import_.import_)
+app.add_typer(label_studio.app, name="label-studio")
 app.command("simulate")(simulate.simulate)
 app.command("strategies")(strategies.strategies)
 app.command("select")(select.select)

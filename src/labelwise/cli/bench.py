@@ -132,5 +132,25 @@ def report(
     evidence.report(runs, out)
 
 
+@app.command("replay")
+def replay(
+    project: Path = typer.Argument(..., help="A labelling project, as `labelwise label` makes it."),
+    strategies: str = typer.Option(
+        None, help="What to compare, by name, with commas; random is always among them. [dim]That of the project[/]"
+    ),
+    seeds: int = typer.Option(5, min=1, help="Runs of each strategy, each with its own test rows and first labels."),
+    k: int = typer.Option(None, "-k", "--k", min=1, help="Labels of each round; a tenth of the rows otherwise."),
+    test: float = typer.Option(0.3, help="Share of the labelled rows to test on."),
+    out: Path = typer.Option(Path("labelwise-replay"), help="Folder for the page, the picture and the records."),
+) -> None:
+    """Replay a labelling project: strategies beside random on its labelled rows, with its features and its model.
+
+    The labelled rows were chosen by a strategy themselves, so the comparison holds on those rows only.
+    """
+    from labelwise.cli.replay import replay as run_replay
+
+    run_replay(project, strategies, seeds, k, test, out)
+
+
 if find_spec("labelwise.bench.evidence") is not None:
     app.command("report")(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labelwise.page.desk import write_log
+from labelwise.project.working import Working
 
 LONG_ENOUGH = 60.0  # seconds a worker must have lived for its death to be a first one again
 PATIENCE = 10.0  # seconds a worker gets to stop by itself
@@ -22,7 +24,7 @@ class Keeper:
         self._folder = folder
         self._say = say
         self._command = list(
-            command or (sys.executable, "-m", "labelwise.project.worker", str(folder), "--with-parent")
+            command or (sys.executable, "-m", "labelwise.project.worker", str(folder), "--parent", str(os.getpid()))
         )
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,7 +58,11 @@ class Keeper:
 
     def _begin(self) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C in the terminal is for us alone, and we stop it.
-        return subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+        begun = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+        # It takes seconds until it speaks for itself; the page must not call it dead meanwhile.
+        now = time.time()
+        Working("choosing", "starting", now, 0, begun.pid, now).write(self._folder)
+        return begun
 
     def _watch(self) -> None:
         deaths, began = 0, time.monotonic()

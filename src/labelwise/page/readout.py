@@ -34,9 +34,21 @@ def readout(meter: Meter | None) -> list[Line]:
             lines.append(Line("Hours saved", f"{meter.hours.value:.1f}", _range(meter.hours, 1, "")))
     if meter.gain is not None:
         points = meter.metric == "accuracy"
-        value = f"{100 * meter.gain.value:+.2g} points" if points else f"{meter.gain.value:.3g} less"
+        value = f"{100 * meter.gain.value:+.2f} points" if points else f"{meter.gain.value:.3g} less"
         lines.append(Line(f"Next {meter.batch} labels bring", value, "expected"))
     return lines
+
+
+def headline(meter: Meter | None, labels: int) -> str:
+    """The result in one line, and no more than is known."""
+    if meter is None or meter.score is None or meter.early:
+        return f"{labels} labels so far; too early to tell what was saved"
+    reached = (
+        f"{100 * meter.score.value:.0f} % right" if meter.metric == "accuracy" else f"error {meter.score.value:.3g}"
+    )
+    if meter.saved is not None and meter.saved.low > 0:
+        return f"{reached} with {meter.labels} labels: about {meter.saved.value:.0f} labels saved"
+    return f"{reached} with {meter.labels} labels; no measurable saving over random labels yet"
 
 
 def _amount(meter: Meter, span: Span) -> str:

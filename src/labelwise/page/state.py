@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labelwise.errors import LabelwiseError
 from labelwise.page.desk import Desk
-from labelwise.page.readout import readout
-
-if TYPE_CHECKING:
-    from labelwise.project import Meter
+from labelwise.page.readout import headline, readout
 
 
 def state(desk: Desk) -> dict[str, Any]:
@@ -38,22 +35,10 @@ def report(desk: Desk) -> dict[str, Any]:
     labels = Counter(answer.value for answer in project.store.answers().values() if answer.value is not None)
     return {
         **values,
-        "headline": _headline(values["meter"], values["progress"].labels),
+        "headline": headline(values["meter"], values["progress"].labels),
         "counts": labels.most_common(50) if project.settings.task == "classify" else [],
         "rounds": project.store.rounds(),
         "warnings": project.warnings,
         "left_out": project.left_out,
         "folder": project.folder.name,
     }
-
-
-def _headline(meter: Meter | None, labels: int) -> str:
-    """The result in one line, and no more than is known."""
-    if meter is None or meter.score is None or meter.early:
-        return f"{labels} labels so far; too early to tell what was saved"
-    reached = (
-        f"{100 * meter.score.value:.0f} % right" if meter.metric == "accuracy" else f"error {meter.score.value:.3g}"
-    )
-    if meter.saved is not None and meter.saved.low > 0:
-        return f"{reached} with {meter.labels} labels: about {meter.saved.value:.0f} labels saved"
-    return f"{reached} with {meter.labels} labels; no measurable saving over random labels yet"

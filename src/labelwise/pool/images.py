@@ -120,7 +120,7 @@ def decode(image: Path | bytes, height: int, width: int) -> np.ndarray:
 
 
 def opened_rgb(image: Path | bytes, size: int) -> Image:
-    """An encoded image as RGB, upright, on white where transparent; a JPEG at a fraction that is no less than `size`."""
+    """An encoded image as RGB, upright, on white where transparent; a JPEG at a fraction of its size, if large."""
     from PIL import ImageOps
 
     with _open(image) as opened:

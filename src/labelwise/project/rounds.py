@@ -21,7 +21,7 @@ from labelwise.project import suspects
 from labelwise.project.meter import measure
 from labelwise.project.meter_rows import History, losses_of
 from labelwise.project.project import Project
-from labelwise.project.slices import interleaved, tests_of
+from labelwise.project.slices import interleaved, slice_size
 from labelwise.project.standing import Standing, session_of, standing
 from labelwise.project.store import Pick, Round
 from labelwise.project.why import TEST, reasons
@@ -60,7 +60,7 @@ def make_round(project: Project, number: int, after: int) -> bool:
     before = [one for one in project.store.rounds() if one.number < number]
     known = standing(project.store, settings, project.reserve, after, before)
     session = session_of(project.pool, settings, project.reserve, known)
-    wanted = max(tests_of(number, settings.k, settings.test_share), settings.k - len(session.free))
+    wanted = max(slice_size(number, settings.k, settings.test_share), settings.k - len(session.free))
     test = _next_tests(project, known, wanted, before)
     chosen_k = min(settings.k - len(test), len(session.free))
     if not test and chosen_k < 1:
@@ -99,7 +99,7 @@ def finish_round(project: Project, number: int, after: int) -> None:
     """Meter and suspects after a round was made, or after the last answers; `notes.json` says that it is done."""
     settings = project.settings
     rounds = project.store.rounds()
-    known = standing(project.store, settings, project.reserve, after, [one for one in rounds if one.number < number])
+    known = standing(project.store, settings, project.reserve, after, [one for one in rounds if one.number <= number])
     home = place(project.folder, number)
     home.mkdir(parents=True, exist_ok=True)
     if known.train:

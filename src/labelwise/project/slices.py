@@ -23,11 +23,11 @@ def reserve(ids: np.ndarray, seed: int, test_share: float) -> np.ndarray:
     return ids[np.lexsort((ids, drawn))][:count]
 
 
-def tests_of(round: int, k: int, share: float) -> int:
+def slice_size(round: int, k: int, share: float) -> int:
     """How many test rows round `round` (the first is 1) has, so that the share holds over all rounds.
 
-    >>> [tests_of(round, 10, 0.15) for round in (1, 2, 3, 4)]
-    [2, 1, 1, 2]
+    >>> [slice_size(round, 10, 0.15) for round in (1, 2, 3, 4)]
+    [2, 1, 2, 1]
     """
     upto = [int(share * k * number + 0.5) for number in (round - 1, round)]
     return min(upto[1] - upto[0], k - 1)

@@ -120,14 +120,17 @@ def _close(project: Project, signs: Signs, number: int, unanswered: int) -> bool
     return False
 
 
-def run(folder: Path, once: bool = False, with_parent: bool = False) -> None:
-    """Work on the project until stopped; `once`: until there is nothing to do right now."""
-    parent = os.getppid()
+def run(folder: Path, once: bool = False, parent: int | None = None) -> None:
+    """Work on the project until stopped; `once`: until there is nothing to do right now.
+
+    `parent`: until that process, which started this one, is gone. It is named and not looked up here: it may have
+    been killed while this one was still importing.
+    """
     with only_one(folder), contextlib.closing(Project.open(folder)) as project:
         signs = Signs(folder)
         message = "stopped"
         try:
-            while not (with_parent and os.getppid() != parent):
+            while parent is None or os.getppid() == parent:
                 worked = _guarded(project, signs)
                 if once and not worked:
                     return
@@ -202,14 +205,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="labelwise.project.worker", description="Train and choose for a project.")
     parser.add_argument("project", type=Path)
     parser.add_argument("--once", action="store_true", help="stop when there is nothing to do right now")
-    parser.add_argument("--with-parent", action="store_true", help="stop when the process that started it has gone")
+    parser.add_argument("--parent", type=int, help="stop when this process, which started it, has gone")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _stop)
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))  # the page and the browser want to live too
     try:
-        run(given.project, given.once, given.with_parent)
+        run(given.project, given.once, given.parent)
     except LabelwiseError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -11,15 +11,19 @@ import torch
 
 
 @functools.cache
-def environment() -> dict[str, str]:
-    """Versions of what computes, the device and the number of threads."""
+def environment(device: str | None = None) -> dict[str, str]:
+    """Versions of what computes, the device and the number of threads.
+
+    `device` is what was used, "cpu" or "cuda"; None stands for what there is.
+    """
     found = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
     for package in ("labelwise", "torch", "numpy", "scikit-learn"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    found["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU"
+    cuda = torch.cuda.is_available() and device != "cpu"
+    found["device"] = torch.cuda.get_device_name() if cuda else platform.machine() + " CPU"
     found["threads"] = str(torch.get_num_threads())
     return found
 

@@ -20,6 +20,7 @@ GREY = "#767d86"
 # Okabe and Ito's colours, told apart by people with any common colour blindness; markers say the same again.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5529c", "#c98500", "#3a9bd6")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+CROWDED = 8  # with more lines than these, only the band of the one compared with is drawn
 STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)))  # one more each time the colours start again
 
 
@@ -101,19 +102,20 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
 
 def _lines(axes: Any, bands: Mapping[str, Band], against: str) -> None:
     position = 0
+    crowded = len(bands) > CROWDED
     for name, line in bands.items():
         dashed = name == against
         shade = colour(position, dashed)
-        if np.isfinite(line.low_T).all():
+        if np.isfinite(line.low_T).all() and (dashed or not crowded):
             axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
         axes.plot(
             line.labels_T,
             line.mean_T,
             color=shade,
-            linewidth=2.0,
+            linewidth=1.3 if crowded and not dashed else 2.0,
             linestyle=(0, (4, 2.5)) if dashed else STROKES[position // len(COLOURS) % len(STROKES)],
             marker="" if dashed else MARKERS[position % len(MARKERS)],
-            markersize=4.5,
+            markersize=3.2 if crowded else 4.5,
             markeredgewidth=0,
             zorder=2.5 if dashed else 3,
         )

@@ -165,7 +165,8 @@ def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
     ]
     seeds = sorted({row.seeds for row in table.rows})
     many = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    shade = f"; shaded: {SPREADS[table.spread]}" if seeds[-1] > 1 else ""
+    whose = f" of {table.against}" if len(by_strategy) > figure.CROWDED else ""
+    shade = f"; shaded{whose}: {SPREADS[table.spread]}" if seeds[-1] > 1 else ""
     caption = f"Mean over {many}{shade}." if seeds[-1] > 1 else "One seed: no band can be drawn."
     return f"<figure>{''.join(drawn)}<figcaption>{text(caption)}</figcaption></figure>"
 

@@ -12,7 +12,8 @@ near to L = sum_n L_n:
     f = argmax_n <L_n, L - L_w> / sigma_n      a = (sigma / sigma_f) L_f      gamma = <a - L_w, L - L_w> / |a - L_w|^2
     w <- (1 - gamma) w + gamma (sigma / sigma_f) e_f                          L_w <- (1 - gamma) L_w + gamma a
 
-until k rows have a positive weight. Cost: N K C, and N K for each step, one product of the rows with L - L_w.
+until k rows have a positive weight. Cost: N K C, and N K for each step, one product of the rows with L - L_w; several
+steps share a read of the rows (choose/frank_wolfe.py).
 Departs from the paper: gamma is kept within 0 and 1, so that no weight is negative; a probability below 1e-12 counts as
 1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step.
 """

@@ -174,8 +174,18 @@ class Store:
             values = {"who": who, "kind": "undo", "row": row, "undoes": seq, **shelf.provenance(connection, row)}
             return history.append(connection, [values | ({"token": token} if token else {})])[0]
 
-    def change(self, who: str, row: int, kind: Kind, value: str | None, token: str, note: str = "") -> Event:
+    def change(
+        self,
+        who: str,
+        row: int,
+        kind: Kind,
+        value: str | None,
+        token: str,
+        note: str = "",
+        seconds: float | None = None,
+    ) -> Event:
         """A later answer of this person to the row, in place of their former one; the same token again does nothing."""
+        seconds = checks.seconds(seconds)
         checks.named("the name of a person", who)
         checks.named("a token", token)
         checks.plain("a note", note)
@@ -188,8 +198,8 @@ class Store:
             self._book.refresh(connection)
             checks.answer(kind, value, self._book.fold.classes)
             leases.drop(connection, row, who)
-            values = {"who": who, "kind": kind, "row": row, "value": value, "note": note, "token": token}
-            return history.append(connection, [values | shelf.provenance(connection, row)])[0]
+            values = {"who": who, "kind": kind, "row": row, "value": value, "seconds": seconds, "note": note}
+            return history.append(connection, [values | {"token": token} | shelf.provenance(connection, row)])[0]
 
     def note(self, who: str, row: int, text: str, token: str) -> Event:
         """A note on a row, which changes no answer."""

@@ -1,0 +1,325 @@
+"""Push to and pull from a real Label Studio, and record what was said for the tests.
+
+    python -m venv .peers-label-studio && .peers-label-studio/bin/pip install label-studio
+    python benchmarks/label_studio.py --record tests/data/label_studio
+
+Label Studio needs an environment of its own (it holds numpy back). One is started on a free port, with its data in a
+temporary folder, which takes minutes. Every step is checked, and a failed check ends the script. What is recorded holds
+no token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.cookiejar
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelwise.errors import LabelwiseError
+from labelwise.project import Project, Settings
+from labelwise.project.exchange.changes import plan
+from labelwise.project.exchange.export import export
+from labelwise.project.exchange.found_labels import read_labels
+from labelwise.project.exchange.studio_client import Client, Refused
+from labelwise.project.exchange.studio_place import FILE, read_place
+from labelwise.project.exchange.studio_sync import pull, push
+from labelwise.project.store import Pick, Round
+
+ROOT = Path(__file__).parents[1]
+PEER = ROOT / ".peers-label-studio" / "bin" / "label-studio"
+PERSON = "ann@example.org"
+WORDS = ("fine", "awful", "lovely", "dull", "bright", "poor", "warm", "cold", "neat", "rough", "kind", "mean")
+KEYS = {"texts": "000000000000000a", "numbers": "000000000000000b", "images": "000000000000000c"}
+
+
+@dataclass
+class Recorder(Client):
+    """A client that notes down what was said."""
+
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    def _send(self, method: str, path: str, body: Any, authorization: str | None) -> Any:
+        shown = {"refresh": "PERSONAL"} if path == "/api/token/refresh/" else body
+        one = {"method": method, "path": path, "authorized": authorization is not None, "body": shown, "status": 200}
+        self.said.append(one)
+        try:
+            answer = Client._send(self, method, path, body, authorization)
+        except Refused as error:
+            one |= {"status": error.status, "answer": {"detail": error.detail}}
+            raise
+        one["answer"] = {"access": "ACCESS"} if path == "/api/token/refresh/" else answer
+        return answer
+
+
+# --- projects that are the same everywhere, so that what was recorded can be replayed --------------------------------
+
+
+def texts(folder: Path) -> Project:
+    """Twelve texts in two classes, and a round of six picks: four with a prediction and two test rows without."""
+    folder.mkdir(parents=True)
+    (folder / "words.csv").write_text("body\n" + "".join(f"it was {word}\n" for word in WORDS))
+    settings = Settings(
+        name="words", kind="text", source="../words.csv", text="body", encoder="words", classes=("good", "bad")
+    )
+    project = Project.create(folder / "project", settings)
+    tests = [row for row in project.reserve.tolist() if row in range(6)][:2]
+    picks = []
+    for row in range(6):
+        probs = {"good": 0.75, "bad": 0.25} if row % 2 == 0 else {"bad": 0.6, "good": 0.4}
+        why = {"words": "Drawn at random."} if row in tests else {"words": "The model hesitates.", "probs": probs}
+        picks.append(Pick(row, "test" if row in tests else "chosen", 0.5, why))
+    project.store.add_round(Round(1, "margin", "linear/12345678", 0, 0, {}), picks)
+    return project
+
+
+def numbers(folder: Path) -> Project:
+    """Eight rows of a table with numbers as labels, and a round of four picks."""
+    folder.mkdir(parents=True)
+    (folder / "houses.csv").write_text("size,rooms\n" + "".join(f"{40 + 10 * row},{1 + row % 4}\n" for row in range(8)))
+    settings = Settings(
+        name="houses", kind="table", source="../houses.csv", columns=("size", "rooms"), task="regress",
+        recipe="typiclust+kcenter",
+    )  # fmt: skip
+    project = Project.create(folder / "project", settings)
+    why = {"words": "The model predicts 120.", "predicted": 120.5}
+    picks = [Pick(row, "chosen", 1.0, why) for row in range(4)]
+    project.store.add_round(Round(1, "kcenter", "linear/12345678", 0, 0, {}), picks)
+    return project
+
+
+def images(folder: Path) -> Project:
+    """Six small pictures, and a round of three."""
+    from PIL import Image
+
+    (folder / "photos").mkdir(parents=True)
+    for row in range(6):
+        Image.new("RGB", (32, 24), (40 * row, 90, 200 - 30 * row)).save(folder / "photos" / f"photo {row}.png")
+    settings = Settings(name="photos", kind="image", source="../photos", encoder="pixels", classes=("light", "dark"))
+    project = Project.create(folder / "project", settings)
+    picks = [Pick(row, "chosen", 1.0, {"words": "Typical.", "probs": {"light": 0.9, "dark": 0.1}}) for row in range(3)]
+    project.store.add_round(Round(1, "typiclust", "linear/12345678", 0, 0, {}), picks)
+    return project
+
+
+# --- the real one ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(peer: Path, data: Path, password: str, legacy: str) -> Iterator[str]:
+    """A Label Studio of its own, and its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [str(peer), "start", "--no-browser", "--internal-host", "127.0.0.1", "--port", str(port)]
+    command += ["--username", PERSON, "--password", password, "--user-token", legacy]
+    env = os.environ | {"LABEL_STUDIO_BASE_DATA_DIR": str(data), "COLLECT_ANALYTICS": "false", "SENTRY_DSN": ""}
+    with (data / "log.txt").open("wb") as log:
+        server = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=data, start_new_session=True)
+        try:
+            _wait(server, url, data / "log.txt")
+            yield url
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(timeout=60)
+
+
+def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    began = time.monotonic()
+    while time.monotonic() - began < 900:
+        if server.poll() is not None:
+            sys.exit(f"Label Studio ended with {server.returncode}:\n{log.read_text(errors='replace')[-2000:]}")
+        try:
+            with urllib.request.urlopen(f"{url}/user/login/", timeout=10):
+                print(f"Label Studio answers after {time.monotonic() - began:.0f} s")
+                return
+        except OSError:
+            time.sleep(2)
+    sys.exit("Label Studio did not answer within 15 minutes")
+
+
+def personal_token(url: str, password: str) -> str:
+    """Log in as a person does and make a personal access token."""
+    jar = http.cookiejar.CookieJar()
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+    page = opener.open(f"{url}/user/login/").read().decode()
+    found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert found, "the login page has changed"
+    form = {"email": PERSON, "password": password, "csrfmiddlewaretoken": found[1]}
+    opener.open(f"{url}/user/login/", urllib.parse.urlencode(form).encode()).read()
+    csrf = next(str(one.value) for one in jar if one.name == "csrftoken")
+    headers = {"X-CSRFToken": csrf, "Referer": url, "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/api/token/", b"{}", headers, method="POST")
+    return str(json.loads(opener.open(request).read())["token"])
+
+
+def answered(client: Client, task: int, result: list[dict[str, Any]], seconds: float, cancelled: bool = False) -> Any:
+    """Annotate a task as the page of Label Studio does."""
+    body = {"result": result, "lead_time": seconds, "was_cancelled": cancelled}
+    return client.post(f"/api/tasks/{task}/annotations/", body)
+
+
+# --- the steps -------------------------------------------------------------------------------------------------------
+
+
+def with_key(project: Project, url: str, name: str) -> None:
+    """The key of the tasks is chance; here it is the same in each run."""
+    (project.folder / FILE).write_text(json.dumps({"url": url, "key": KEYS[name], "project": None}))
+
+
+def run_texts(project: Project, client: Client, other: Client) -> None:
+    """Push, answer, pull; twice each; then change an answer. `other` does what the annotator does."""
+    first = push(project, client)
+    assert (first.made, first.there) == (6, 0), first
+    again = push(project, client)
+    assert (again.made, again.there, again.project) == (0, 6, first.project), again
+    tasks = {task["data"]["al_id"]: task for task in other.tasks(first.project)}
+    assert len(tasks) == 6
+    assert all(len(tasks[p.row].get("predictions") or []) == ("probs" in p.why) for p in project.store.picks(1))
+    result = lambda value: [{"from_name": "label", "to_name": "item", "type": "choices", "value": {"choices": [value]}}]  # noqa: E731
+    for row, value in ((0, "good"), (1, "bad"), (2, "good")):
+        made = answered(other, tasks[row]["id"], result(value), 3.5 + row)
+    answered(other, tasks[3]["id"], [], 1.0, cancelled=True)
+    found = pull(project, client)
+    assert (found.labels, found.skips, found.old, found.open) == (3, 1, 0, 2), found
+    found = pull(project, client)
+    assert (found.labels, found.skips, found.old, found.open) == (0, 0, 4, 2), found
+    other.patch(f"/api/annotations/{made['id']}/", {"result": result("bad"), "lead_time": 9.0})
+    found = pull(project, client)
+    assert (found.labels, found.old) == (1, 3), found
+    answers = project.store.answers()
+    assert {row: answers[row].value for row in (0, 1, 2)} == {0: "good", 1: "bad", 2: "bad"}
+    assert answers[3].kind == "skip"
+    assert answers[0].votes == {PERSON: "good"}
+    events = [one for one in project.store.events() if one.kind == "label"]
+    assert [one.seconds for one in events] == [3.5, 4.5, 5.5, 9.0], events
+    assert push(project, client).made == 0
+
+
+def run_numbers(project: Project, client: Client, other: Client) -> None:
+    """The same with numbers, once."""
+    made = push(project, client)
+    assert made.made == 4
+    tasks = {task["data"]["al_id"]: task for task in other.tasks(made.project)}
+    result = [{"from_name": "label", "to_name": "item", "type": "number", "value": {"number": 99.5}}]
+    answered(other, tasks[1]["id"], result, 2.0)
+    found = pull(project, client)
+    assert (found.labels, found.open) == (1, 3), found
+    assert project.store.answers()[1].value == "99.5"
+
+
+def run_images(project: Project, client: Client, folder: Path) -> None:
+    """Images inside tasks; our export into Label Studio; its exports into ours."""
+    made = push(project, client)
+    assert made.made == 3
+    assert made.faults == ()
+    project.store.import_labels([(0, "light"), (1, "dark")], "ann")
+    export(project, folder / "ours.json", "label-studio", ["all"], image_url="/data/local-files/?d=photos/")
+    tasks = json.loads((folder / "ours.json").read_text())
+    place = client.get(f"/api/projects/{made.project}/")
+    own = client.post("/api/projects/", {"title": "imported", "label_config": place["label_config"]})
+    client.post(f"/api/projects/{own['id']}/import", tasks)
+    back = list(client.tasks(own["id"]))
+    assert len(back) == 6, len(back)
+    assert sum(len(task["annotations"]) for task in back) == 2
+
+
+def refusals(url: str, token: str, legacy: str) -> list[dict[str, Any]]:
+    """What it says to tokens and projects that are wrong."""
+    said: list[dict[str, Any]] = []
+    wrong = token[:-6] + ("AAAAAA" if token[-6:] != "AAAAAA" else "BBBBBB")
+    for name, client, path in (
+        ("wrong personal token", Recorder(url, wrong), "/api/projects/"),
+        ("legacy token", Recorder(url, legacy), "/api/projects/"),
+        ("no such project", Recorder(url, token), "/api/projects/987654/"),
+    ):
+        try:
+            client.get(path)
+        except LabelwiseError as error:
+            print(f"{name}: {error}")
+        else:
+            sys.exit(f"{name}: it was accepted")
+        said += [one | {"case": name} for one in client.said]
+    return said
+
+
+def exports(client: Client, number: int) -> dict[str, Any]:
+    """What Label Studio itself exports of a project."""
+    return {name: client.get(f"/api/projects/{number}/export", {"exportType": name}) for name in ("JSON", "JSON_MIN")}
+
+
+def main() -> None:
+    """Run every step; record if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, default=PEER, help="the label-studio command")
+    parser.add_argument("--url", help="one that runs already; its password is in LABEL_STUDIO_PASSWORD")
+    parser.add_argument("--record", type=Path, help="folder for what was said")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if options.url:
+            steps(options.url, os.environ["LABEL_STUDIO_PASSWORD"], "0" * 40, folder, options.record)
+            return
+        password, legacy = secrets.token_urlsafe(12), secrets.token_hex(20)
+        (folder / "studio").mkdir()
+        with started(options.peer, folder / "studio", password, legacy) as url:
+            steps(url, password, legacy, folder, options.record)
+
+
+def steps(url: str, password: str, legacy: str, folder: Path, record: Path | None) -> None:
+    """Every step against the one at `url`."""
+    token = personal_token(url, password)
+    other = Client(url, token)
+    said: dict[str, Any] = {}
+    with closing(texts(folder / "texts")) as project:
+        client = Recorder(url, token)
+        with_key(project, url, "texts")
+        run_texts(project, client, other)
+        said["texts"] = client.said
+        place = read_place(project.folder)
+        assert place is not None
+        assert place.project is not None
+        for name, content in exports(other, place.project).items():
+            said[f"export_{name.lower()}"] = content
+            (folder / "theirs.json").write_text(json.dumps(content))
+            changes = plan(project, read_labels(folder / "theirs.json", kind="text", text="body"))
+            assert (len(changes.same), len(changes.new), len(changes.different)) == (3, 0, 0), (name, changes)
+    print("texts: pushed, answered, pulled, changed, pulled; its exports are read")
+    with closing(numbers(folder / "numbers")) as project:
+        client = Recorder(url, token)
+        with_key(project, url, "numbers")
+        run_numbers(project, client, other)
+        said["numbers"] = client.said
+    print("numbers: pushed, answered, pulled")
+    with closing(images(folder / "images")) as project:
+        with_key(project, url, "images")
+        run_images(project, Recorder(url, token), folder)
+    print("images: pushed inside tasks; our export is taken in")
+    said["refusals"] = refusals(url, token, legacy)
+    if record is not None:
+        record.mkdir(parents=True, exist_ok=True)
+        for name, content in said.items():
+            text = json.dumps(content, indent=1, ensure_ascii=False).replace(url, "URL")
+            assert not any(secret in text for secret in (token, password, legacy)), "a secret would have been recorded"
+            (record / f"{name}.json").write_text(text + "\n")
+        print(f"recorded in {record}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`labelwise bench replay`: the labelled rows of a project as a simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def replay(project: Path, strategies: str | None, seeds: int, k: int | None, test: float, out: Path) -> None:
+    """Compare strategies on the labelled rows of a project and write what came out; stopped, it goes on."""
+    from contextlib import closing
+
+    import torch
+    from rich.console import Console
+
+    from labelwise.bench.kept_runs import KeptRuns
+    from labelwise.bench.replay import ONLY, replay_of
+    from labelwise.cli.compared import About, check_place, finish, names_of, watch
+    from labelwise.errors import ArgumentError
+    from labelwise.project import Project
+
+    if not 0 < test < 1:
+        raise ArgumentError(f"--test is a share above 0 and below 1, not {test}")
+    with closing(Project.open(project)) as opened:
+        found = replay_of(opened)
+    plan = found.plan(names_of(strategies or found.recipe), seeds, k, test)
+    check_place(out)
+    about = {"rows": found.digest, "test": test, "start": plan.start, "k": plan.k, "rounds": plan.n}
+    kept = KeptRuns(out, about)
+    resumed = kept.open()
+    torch.set_num_threads(1)  # products this small are faster on one thread
+    console = Console()
+    last = plan.start + plan.n * plan.k
+    aside = len(found.data(0, test).test)
+    console.print(
+        f"[bold]Labelwise replay[/]: {len(found.rows)} labelled rows of {found.name}, {found.test_rows} of them from "
+        f"the test slice; {aside} set aside to test on, others for each seed.",
+        highlight=False,
+    )
+    console.print(f"[yellow]note[/] {ONLY}.", highlight=False)
+    on = " Going on with the runs that are there." if resumed else ""
+    console.print(
+        f"{', '.join(plan.recipes)}: {len(plan.seeds)} seeds each, {plan.start} to {last} labels.{on}", highlight=False
+    )
+    protocol = {
+        "Data": f"{found.name}: {len(found.rows)} labelled rows, {found.test_rows} of them from the test slice; each "
+        f"seed sets {aside} others aside to test on",
+        "Read this with care": ONLY,
+        "Model": "the project's: a linear layer on its features, trained to the optimum in each round",
+    }
+    told = About(
+        f"{found.name}: the labelled rows replayed",
+        found.metric,
+        protocol,
+        ((f"labelwise bench replay {project} --seeds 20", "more seeds, narrower intervals"),),
+        goes_on=True,
+    )
+    records = kept.records(plan, lambda seed: found.data(seed, test), found.learner, "linear")
+    taken, stopped = watch(plan, records, console, told)
+    finish(plan, taken, out, console, stopped, told)

@@ -1,0 +1,131 @@
+"""Export: the labels of a project in a file or a folder that other programs read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.project.exchange.coco import coco
+from labelwise.project.exchange.entries import INCLUDE, Entries, Include, entries
+from labelwise.project.exchange.folders import write_folders
+from labelwise.project.exchange.studio_json import task
+from labelwise.project.exchange.tables import csv_text, parquet_bytes
+from labelwise.project.project import Project
+from labelwise.report.atomic import write_pieces
+
+Format = Literal["csv", "parquet", "folders", "label-studio", "coco"]
+FORMATS: tuple[Format, ...] = ("csv", "parquet", "folders", "label-studio", "coco")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: rows, rows with an answer that were left out, and what could not be written."""
+
+    to: Path
+    format: Format
+    rows: int
+    left_test: int
+    left_unsure: int
+    faults: tuple[str, ...]
+
+
+def export(
+    project: Project,
+    to: str | Path,
+    format: str | None = None,
+    include: Collection[str] = (),
+    *,
+    force: bool = False,
+    link: bool = False,
+    image_url: str | None = None,
+) -> Exported:
+    """Write the labels to a file, or images to a folder, whole or not at all.
+
+    Args:
+        project: whose labels.
+        to: the file, or the folder of `folders`. One that is there is kept unless `force`.
+        format: one of FORMATS; by the name of `to` if None.
+        include: besides labelled rows outside the test slice: "test" rows, "unsure" ones, or "all" rows.
+        force: whether to replace what is there; of a folder only one that an export made.
+        link: links to the images in place of copies.
+        image_url: what Label Studio finds the images under, put before each path.
+    """
+    target = Path(to)
+    chosen = _format(format, target)
+    wanted = _include(include)
+    if link and chosen != "folders":
+        raise ArgumentError("--link is for --format folders")
+    if image_url is not None and (chosen != "label-studio" or project.settings.kind != "image"):
+        raise ArgumentError("--image-url is for --format label-studio and a project of images")
+    if chosen != "folders":
+        _check_file(project, target, force)
+    found = entries(project, wanted)
+    faults: list[str] = []
+    if chosen == "folders":
+        faults = write_folders(project, found, target, force, link)
+    else:
+        write_pieces(target, [_content(project, found, chosen, image_url)])
+    return Exported(target, chosen, len(found.rows) - len(faults), found.left_test, found.left_unsure, tuple(faults))
+
+
+def image_address(prefix: str, ref: str) -> str:
+    """The address of an image below `prefix`.
+
+    >>> image_address("/data/local-files/?d=photos/", "a b/1#.png")
+    '/data/local-files/?d=photos/a%20b/1%23.png'
+    """
+    return prefix + quote(ref)
+
+
+def _content(project: Project, found: Entries, format: Format, image_url: str | None) -> bytes:
+    if format == "csv":
+        return csv_text(project, found).encode("utf-8")
+    if format == "parquet":
+        return parquet_bytes(project, found)
+    if format == "coco":
+        made: object = coco(project, found)
+    else:
+        store = project.store
+        why = {pick.row: pick.why for one in store.rounds() for pick in store.picks(one.number)}
+        address = {e.row: image_address(image_url, e.ref) for e in found.rows} if image_url is not None else {}
+        made = [task(project, entry, why.get(entry.row, {}), address.get(entry.row)) for entry in found.rows]
+    return (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
+
+
+def _format(name: str | None, to: Path) -> Format:
+    if name is None:
+        ending = to.suffix.lower()
+        guess: dict[str, Format] = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+        if ending in guess:
+            return guess[ending]
+        raise ArgumentError(f"--to {to}: which format? Say --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+    for one in FORMATS:
+        if one == name:
+            return one
+    raise ArgumentError(f"--format is one of {', '.join(FORMATS)}, not {name!r}")
+
+
+def _include(names: Collection[str]) -> tuple[Include, ...]:
+    for name in names:
+        if name not in INCLUDE:
+            raise ArgumentError(f"--include is one of {', '.join(INCLUDE)}, not {name!r}")
+    return tuple(name for name in INCLUDE if name in names)
+
+
+def _check_file(project: Project, to: Path, force: bool) -> None:
+    """Refuse to write over what is there, and over the data or a file of the project at all."""
+    where = os.path.realpath(to)
+    if where == os.path.realpath(project.settings.path(project.folder)):
+        raise ArgumentError(f"--to {to}: that is the data of the project; name another file")
+    if to.parent.exists() and os.path.realpath(to.parent) == os.path.realpath(project.folder):
+        raise ArgumentError(f"--to {to}: the files in {project.folder} are the project's own; name one elsewhere")
+    if to.is_dir():
+        raise StoreError(f"{to} is a folder; a file is written: name one with --to")
+    if os.path.lexists(to) and not force:
+        raise StoreError(f"{to} is there; name another file with --to, or pass --force to replace it")
