@@ -12,7 +12,7 @@ def report(
     to: Path = typer.Option(None, "--to", metavar="FILE", help="The page; PROJECT/report.html otherwise."),
     force: bool = typer.Option(False, "--force", help="Replace a file that is there."),
 ) -> None:
-    """Write the report of a project: the meter, the curve, labels by class, people and their pace. It needs no server."""
+    """Write the report of a project as one page: meter, curve, labels by class, people and their pace."""
     from contextlib import closing
 
     from labelwise.errors import StoreError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -61,7 +62,8 @@ class Keeper:
         begun = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
         # It takes seconds until it speaks for itself; the page must not call it dead meanwhile.
         now = time.time()
-        Working("choosing", "starting", now, 0, begun.pid, now).write(self._folder)
+        with contextlib.suppress(OSError):  # a full disk must not end the watch
+            Working("choosing", "starting", now, 0, begun.pid, now).write(self._folder)
         return begun
 
     def _watch(self) -> None:
@@ -82,7 +84,8 @@ class Keeper:
             self._process = self._begin()
 
     def _tell(self, text: str) -> None:
-        write_log(self._folder, text)
+        with contextlib.suppress(OSError):
+            write_log(self._folder, text)
         self._say(text)
 
 

@@ -1,4 +1,4 @@
-"""The report of a project as one HTML file that needs no server: what was reached, what was saved, by whom, how fast."""
+"""The report of a project as one HTML file that needs no server: what was reached and saved, by whom, how fast."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from labelwise.page.readout import headline, readout
 from labelwise.page.report_curve import points, svg
+from labelwise.pool.table import number
 from labelwise.project.exchange.entries import ballots, classes_of
 from labelwise.project.project import Project
 from labelwise.project.store import Agreement, Event
@@ -78,7 +79,7 @@ def _progress(project: Project) -> str:
 def _by_class(project: Project) -> str:
     answers = [one for one in project.store.answers().values() if one.value is not None]
     if project.settings.task == "regress":
-        values = [float(str(one.value)) for one in answers]
+        values = [value for one in answers if (value := number(str(one.value))) is not None]
         if not values:
             return ""
         numbers = {"smallest": min(values), "median": statistics.median(values), "largest": max(values)}

@@ -1,0 +1,29 @@
+"""Slow references for the scores of single predictions: loops over rows and classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def highest_first(ids: Sequence[int], scores: Sequence[float], k: int) -> list[int]:
+    """The k ids of highest score, ties to the smaller id."""
+    return [i for _, i in sorted(zip([-s for s in scores], [int(i) for i in ids]))[:k]]
+
+
+def confidence(probs: np.ndarray) -> list[float]:
+    return [-max(float(p) for p in row) for row in probs]
+
+
+def margin(probs: np.ndarray) -> list[float]:
+    scores = []
+    for row in probs:
+        top = sorted((float(p) for p in row), reverse=True)
+        scores.append(top[1] - top[0] if len(top) > 1 else -top[0])
+    return scores
+
+
+def entropy(probs: np.ndarray) -> list[float]:
+    return [math.fsum(-float(p) * math.log(float(p)) for p in row if p > 0) for row in probs]
