@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import labelwise as lw
-import references_bayes as slow
 from labelwise.choose import frank_wolfe
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.spec import LogProbs
 from labelwise.strategies import AcsFw, acs_fw
+from labelwise.verify.references import bayes as slow
 
 
 def _sequence(log_probs: np.ndarray, k: int, monkeypatch: pytest.MonkeyPatch, strategy: AcsFw) -> list[int]:

@@ -15,7 +15,7 @@ from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.spec import Duals, Embedding
 from labelwise.strategies import Ally
-from references_ally import walk
+from labelwise.verify.references.ally import walk
 
 RNG = np.random.default_rng(0)
 

@@ -9,7 +9,14 @@ from labelwise.choose import nearest
 from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Embedding, Probs
-from references import badge_gradients, chi_square_p, joint_law, kmeans_plus_plus, next_pick_law, sq_distances
+from labelwise.verify.references.chance import chi_square_p
+from labelwise.verify.references.distances import (
+    badge_gradients,
+    joint_law,
+    kmeans_plus_plus,
+    next_pick_law,
+    sq_distances,
+)
 
 ALARM = 1e-7  # the chance of a false alarm of one chi-square test; seeds are fixed
 NONE = Shards([])

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import labelwise as lw
-import references_ally as slow
 from labelwise.choose import fisher
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
+from labelwise.verify.references import ally as slow
 
 
 def problem(n: int, c: int, d: int, seed: int, sharp: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 import labelwise as lw
-import references_bayes as slow
 from labelwise.choose.joint import information
+from labelwise.verify.references import bayes as slow
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 3.0, 40.0])

@@ -15,8 +15,8 @@ from labelwise.shards import Shards, shards_of
 from labelwise.signals.basis import FUNCTIONS, basis_features
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import ACTIVATIONS, Basis, Embedding, Features, Signal, stored
-from references_bss import features, with_constant
-from references_bss import whitened as by_svd
+from labelwise.verify.references.barrier import features, with_constant
+from labelwise.verify.references.barrier import whitened as by_svd
 
 MAPS = [
     Basis(),

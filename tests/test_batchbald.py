@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import labelwise as lw
-import references_bayes as slow
 from labelwise.choose import joint as joint_module
 from labelwise.choose.joint import Joint, probabilities
 from labelwise.keys import Key
 from labelwise.strategies import BatchBald, batchbald
+from labelwise.verify.references import bayes as slow
 
 
 def _problem(seed: int, n: int = 12, draws: int = 6, classes: int = 3, scale: float = 2.0) -> np.ndarray:

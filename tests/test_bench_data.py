@@ -220,3 +220,41 @@ def test_real_files(line):
         assert 1 < len(data.labels.unique()) <= len(data.classes)
     if data.kind != "text":
         assert bool(torch.isfinite(data.test_inputs).all())
+
+
+def write_photo(path, shade):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images.fromarray(np.full((40, 50, 3), shade, np.uint8)).save(path, "PNG")
+
+
+def test_caltech_is_a_folder_for_each_class_without_the_background(folder):
+    root = folder / "caltech101" / "101_ObjectCategories"
+    for number, name in enumerate(("ant", "BACKGROUND_Google", "wrench")):
+        for image in range(10):
+            write_photo(root / name / f"image_{image:04}.png", 10 * number + image)
+    data = load("caltech101", seed=1)
+    assert data.classes == ("ant", "wrench")
+    assert (len(data.pool), len(data.test)) == (16, 4)
+    assert tuple(data.pool.inputs(data.pool.ids[:2]).shape) == (2, 3, 64, 64)
+    for part in (data.pool, data.test):  # shades tell the class
+        shades = (part.inputs(part.ids).mean((1, 2, 3)) * 255).round()
+        assert torch.equal((shades >= 20).long(), part.labels)
+    assert len(load("caltech101", limit=5).pool) == 5
+
+
+def test_tiny_imagenet_has_its_own_validation_rows(folder):
+    root = folder / "tiny-imagenet-200"
+    for number, name in enumerate(("n01", "n02")):
+        for image in range(3):
+            write_photo(root / "train" / name / "images" / f"{name}_{image}.png", 100 * number + image)
+    for image in range(2):
+        write_photo(root / "val" / "images" / f"val_{image}.png", 200)
+    (root / "val" / "val_annotations.txt").write_text("val_0.png\tn02\t0\t0\t1\t1\nval_1.png\tn01\t0\t0\t1\t1\n")
+    data = load("tiny-imagenet")
+    assert (len(data.pool), data.pool.labels.tolist(), data.test.labels.tolist()) == (6, [0, 0, 0, 1, 1, 1], [1, 0])
+    (root / "val" / "val_annotations.txt").write_text("val_0.png\tn09\n")
+    with pytest.raises(SourceError, match="n09"):
+        load("tiny-imagenet")
+    (root / "val" / "val_annotations.txt").unlink()
+    with pytest.raises(SourceError, match="val_annotations"):
+        load("tiny-imagenet")

@@ -21,10 +21,10 @@ from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
 from labelwise.strategies import bss
-from references import chi_square_p
-from references_bss import KINDS, Procedure, features
-from references_bss import bss as reference
-from references_bss import whitened as by_svd
+from labelwise.verify.references.barrier import KINDS, Procedure, features
+from labelwise.verify.references.barrier import bss as reference
+from labelwise.verify.references.barrier import whitened as by_svd
+from labelwise.verify.references.chance import chi_square_p
 
 ALARM = 1e-6
 

@@ -11,7 +11,7 @@ from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.pool import Pool
 from labelwise.train.sampler import drawn_order
-from references import chi_square_p
+from labelwise.verify.references.chance import chi_square_p
 
 X = np.random.default_rng(0).standard_t(2.5, size=(300, 4)).astype("f4")
 Y = (X[:, 0] > 0).astype(int)

@@ -7,7 +7,8 @@ from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.spec import Features
-from references import chi_square_p, joint_law, sq_distances
+from labelwise.verify.references.chance import chi_square_p
+from labelwise.verify.references.distances import joint_law, sq_distances
 
 F = Features()
 

@@ -18,7 +18,7 @@ from labelwise.signals.forward import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.spec import Embedding, GradNorm, GradSketch, LossJvp, Probs
 from labelwise.strategies import Dynamical
-from references_dynamical import by_batch, delta, row_gradients, top
+from labelwise.verify.references.dynamical import by_batch, delta, row_gradients, top
 
 GAMMAS = [0, 1, 2, 0.5, math.inf]
 

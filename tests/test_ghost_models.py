@@ -13,7 +13,7 @@ from labelwise.errors import LabelError, ModelError
 from labelwise.signals.ghost import fallback
 from labelwise.signals.ghost.collect import Asked
 from labelwise.signals.gradients import RowGradients
-from references_dynamical import row_gradients
+from labelwise.verify.references.dynamical import row_gradients
 from test_ghost_rules import check, direction, inputs, wide, words
 
 NETWORKS = {

@@ -11,7 +11,7 @@ from labelwise.signals.ghost.collect import Asked
 from labelwise.signals.ghost.convolution import Patches
 from labelwise.signals.ghost.linear import added
 from labelwise.signals.gradients import RowGradients
-from references_dynamical import row_gradients, trained
+from labelwise.verify.references.dynamical import row_gradients, trained
 
 B = 5
 

@@ -13,15 +13,15 @@ from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, HeadGrad, Needs, Probs
-from references import (
+from labelwise.verify.references.chance import chi_square_p
+from labelwise.verify.references.distances import (
     badge_gradients,
-    chi_square_p,
     farthest_first,
-    highest_first,
     kmeans_plus_plus,
     next_pick_law,
     sq_distances,
 )
+from labelwise.verify.references.uncertainty import highest_first
 
 G, E = HeadGrad(label="argmax"), Embedding()
 NONE = Shards([])

@@ -29,6 +29,7 @@ ROOMS = [
     "store",
     "session",
     "loop",
+    "verify",
     "project",
     "page",
     "bench",

@@ -9,7 +9,7 @@ from labelwise.choose import nearest
 from labelwise.keys import Key
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding
-from references import farthest_first, sq_distances
+from labelwise.verify.references.distances import farthest_first, sq_distances
 
 E = Embedding()
 EXACT = ("grid", "square", "line", "equal")  # whole numbers: distances are exact in float32 too, ties are real ties

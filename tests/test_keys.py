@@ -7,7 +7,7 @@ import torch
 from scipy.stats import expon, gumbel_r, kstest
 
 from labelwise.keys import Key
-from references import chi_square_p
+from labelwise.verify.references.chance import chi_square_p
 
 ALARM = 1e-7  # seeds are fixed, so a test that passes once passes always; this is the chance of a false alarm
 

@@ -12,8 +12,8 @@ from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
-from references_bss import KINDS, features, leverage
-from references_bss import whitened as by_svd
+from labelwise.verify.references.barrier import KINDS, features, leverage
+from labelwise.verify.references.barrier import whitened as by_svd
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from labelwise.keys import Key
 from labelwise.pool import Pool
 from labelwise.signals.spec import Duals, Embedding
 from labelwise.train import Mean, PrimalDual, TorchLearner, Weighted
-from references_ally import duals as slow_duals
+from labelwise.verify.references.ally import duals as slow_duals
 
 LOSSES = [[2.3, 0.1, 0.25, 0.2], [1.0, 0.05, 0.9, 0.2], [0.1, 3.0, 0.0, 0.2], [0.0, 0.0, 0.4, 0.2]]
 RNG = np.random.default_rng(0)

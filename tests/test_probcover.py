@@ -10,7 +10,7 @@ from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Features
 from labelwise.strategies import ProbCover
 from labelwise.strategies import probcover as module
-from references import largest_pure_radius, probcover, purity
+from labelwise.verify.references.clusters import largest_pure_radius, probcover, purity
 
 F = Features()
 NONE = Shards([])

@@ -47,7 +47,18 @@ def photos(tmp_path: Path) -> Iterator[Project]:
 @pytest.fixture
 def words(tmp_path: Path) -> Iterator[Project]:
     """Ten texts, two of which are the same."""
-    texts = ["fine", "=cmd|' /C calc'!A0", "bad", "so, so", 'a "quoted" one', "same", "same", "line\nbreak", "-3", "'=x"]
+    texts = [
+        "fine",
+        "=cmd|' /C calc'!A0",
+        "bad",
+        "so, so",
+        'a "quoted" one',
+        "same",
+        "same",
+        "line\nbreak",
+        "-3",
+        "'=x",
+    ]
     with (tmp_path / "words.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["body"], *([one] for one in texts)])
     settings = Settings(
@@ -79,7 +90,8 @@ def test_a_guarded_cell_is_no_formula_and_comes_back(cell: str) -> None:
     written = guarded(cell)
     assert restored(written) == cell
     if written[:1] and written[0] in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20":
-        assert float(written) < 0 or written.startswith("-0") or float(written) == 0
+        assert written[0] == "-"
+        assert float(written) <= 0
 
 
 @given(st.text(max_size=300))
@@ -157,7 +169,7 @@ def test_folders_by_class_with_odd_names(photos: Project, tmp_path: Path) -> Non
     listed = read(tmp_path / "sorted" / "labels.csv")
     folders = {restored(one["label"]): restored(one["file"]).split("/")[0] for one in listed}
     assert len({name.casefold() for name in folders.values()}) == 4
-    assert folders["../up"] == "_up" or "/" not in folders["../up"]
+    assert folders["../up"] == "_up"
     inside = {path.relative_to(tmp_path / "sorted").as_posix() for path in (tmp_path / "sorted").rglob("*.png")}
     assert inside == {restored(one["file"]) for one in listed}
     for one in listed:

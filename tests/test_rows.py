@@ -6,7 +6,7 @@ from labelwise.errors import NeedError, NumericsError
 from labelwise.signals.check import check_block
 from labelwise.signals.rows import Factored, Rows, dot, sq_dist, sq_near, sq_norm
 from labelwise.signals.spec import Embedding, Features, HeadGrad, LabelProbs, Needs, Probs, stored
-from references import badge_gradients, sq_distances
+from labelwise.verify.references.distances import badge_gradients, sq_distances
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(4), 20)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import labelwise as lw
-import references_sabal as slow
 from labelwise import recipes, store
 from labelwise.choose import sparse, sparse_board, sparse_device, sparse_fused, sparse_greedy, sparse_iht_device
 from labelwise.errors import ArgumentError, NeedError
@@ -21,6 +20,7 @@ from labelwise.signals.read import read
 from labelwise.signals.rows import Factored, Rows
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
+from labelwise.verify.references import sabal as slow
 
 NONE = Shards([])
 

@@ -9,7 +9,7 @@ from labelwise.shards import Shard, Shards, place, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Features, Probs, Signal
-from references import highest_first
+from labelwise.verify.references.uncertainty import highest_first
 
 E = Embedding()
 

@@ -18,7 +18,7 @@ from labelwise.theory.alignment import (
     theorem_2,
 )
 from labelwise.theory.mmd import mmd, mmd_squared
-from references_dynamical import kendall
+from labelwise.verify.references.dynamical import kendall
 
 
 def problem(seed: int, n: int, c: int, rank: int = 40) -> tuple[torch.Tensor, torch.Tensor]:

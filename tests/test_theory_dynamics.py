@@ -11,7 +11,7 @@ from labelwise.errors import RowError
 from labelwise.theory import ntk
 from labelwise.theory.dynamics import Dynamics, product
 from labelwise.theory.ntk import empirical_ntk
-from references_dynamical import dynamics_by_kernels, jacobian, row_gradients
+from labelwise.verify.references.dynamical import dynamics_by_kernels, jacobian, row_gradients
 from test_ghost_models import Twice
 from test_ghost_rules import inputs, wide
 

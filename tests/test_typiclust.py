@@ -9,7 +9,8 @@ from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Features
 from labelwise.strategies import TypiClust
-from references import sq_distances, typicality, typiclust
+from labelwise.verify.references.clusters import typicality, typiclust
+from labelwise.verify.references.distances import sq_distances
 
 F = Features()
 NONE = Shards([])

@@ -16,9 +16,9 @@ from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
 from labelwise.strategies.volume import spread
-from references import chi_square_p
-from references_bss import KINDS, features, greedy_design, volume_law
-from references_bss import whitened as by_svd
+from labelwise.verify.references.barrier import KINDS, features, greedy_design, volume_law
+from labelwise.verify.references.barrier import whitened as by_svd
+from labelwise.verify.references.chance import chi_square_p
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])

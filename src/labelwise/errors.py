@@ -21,6 +21,14 @@ class BudgetError(LabelwiseError, ValueError):
     """The number of rows asked for is not possible."""
 
 
+class MemoryLimitError(LabelwiseError, MemoryError):
+    """A limit on memory is too small; `smallest` is the smallest that works, in bytes."""
+
+    def __init__(self, text: str, smallest: int):
+        MemoryError.__init__(self, text)
+        self.smallest = smallest
+
+
 class NumericsError(LabelwiseError, ValueError):
     """A value is NaN, infinite or not a probability where it has to be one."""
 

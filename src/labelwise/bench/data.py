@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.bench import folders
 from labelwise.bench.catalogue import Found, Known, found, known, locate, names
 from labelwise.bench.columns import encode, read_columns, read_csv_columns
 from labelwise.bench.idx import read_idx
@@ -132,6 +133,20 @@ def _parquet_images(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     return _encoded(files[:-1], cut, "train"), _encoded(files[-1:], cut, "test"), None
 
 
+def _caltech(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    source, labels, classes = folders.caltech101(files[0])
+    train, test = cut.split(np.arange(len(source)))
+    whole = Pool(source, labels=labels, classes=classes)
+    return whole.subset(cut.some(train, "train")), whole.subset(cut.some(test, "test")), None
+
+
+def _tiny_imagenet(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    source, labels, classes = folders.tiny_train(files[0])
+    pool = Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "train"))
+    source, labels, _ = folders.tiny_test(files[1], classes)
+    return pool, Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "test")), None
+
+
 def _texts(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     columns = read_columns(files[0])
     labels, split = np.array(columns["label"]), np.array(columns["split"])
@@ -235,6 +250,8 @@ _READERS: dict[str, Callable[[Known, list[Path], _Cut], _Parts]] = {
     "cifar10": _parquet_images,
     "cifar10-full": _cifar_full,
     "svhn": _parquet_images,
+    "caltech101": _caltech,
+    "tiny-imagenet": _tiny_imagenet,
     "ag-news": _texts,
     "banking77": _texts,
     "clinc150": _texts,

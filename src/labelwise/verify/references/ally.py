@@ -21,7 +21,7 @@ def walk(scores: np.ndarray, clusters: np.ndarray, ids: np.ndarray, k: int, room
     """Points in falling score (ties to the smaller id), taken while their cluster has room; then without regard."""
     order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
     used: dict[int, int] = {}
-    picked = []
+    picked: list[int] = []
     for i in order:
         if len(picked) < k and used.get(int(clusters[i]), 0) < room:
             used[int(clusters[i])] = used.get(int(clusters[i]), 0) + 1
@@ -54,7 +54,7 @@ def bait(
         theirs, rows = labelled
         behind = [fisher_of(None if theirs is None else theirs[i], rows[i]) for i in range(len(rows))]
     count = len(behind)
-    target = sum(ours + behind) / (len(ours) + count)
+    target = np.sum([*ours, *behind], 0) / (len(ours) + count)
     c = (1 if consistent else k) / (count + k)
     start = lambda_ * np.eye(len(target)) + (sum(behind) / (count + k) if count else 0)
 

@@ -1,5 +1,7 @@
 """Slow references for the Bayesian strategies: loops straight from the papers, in float64, on dense arrays."""
 
+from __future__ import annotations
+
 import itertools
 import math
 
@@ -77,7 +79,7 @@ def acs_fw(vectors: np.ndarray, k: int) -> tuple[list[int], dict[int, float], fl
     sigma = sum(sigma_n)
     target = vectors.sum(0)
     weights = np.zeros(len(vectors))
-    sequence = []
+    sequence: list[int] = []
     while (weights > 0).sum() < k and len(sequence) < 20 * k:
         at = weights @ vectors
         scores = [float(vectors[i] @ (target - at)) / sigma_n[i] for i in range(len(vectors))]

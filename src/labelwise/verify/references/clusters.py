@@ -21,10 +21,15 @@ def typicality(x: np.ndarray, neighbours: int) -> np.ndarray:
 
 
 def typiclust(
-    x: np.ndarray, ids: Sequence[int], number: np.ndarray, labelled_number: Sequence[int], k: int, neighbours: int = 20
+    x: np.ndarray,
+    ids: Sequence[int] | np.ndarray,
+    number: np.ndarray,
+    labelled_number: Sequence[int],
+    k: int,
+    neighbours: int = 20,
 ) -> list[int]:
     """Picks for given cluster numbers: fewest labels first, then largest, clusters below five rows at the end."""
-    ids = np.asarray(ids)
+    names = np.asarray(ids)
     count = int(max([*number, *labelled_number])) + 1
     size = [int(np.sum(number == c)) for c in range(count)]
     labels = [list(labelled_number).count(c) for c in range(count)]
@@ -37,28 +42,30 @@ def typiclust(
     for _ in range(k):
         open_clusters = {int(number[i]) for i in free}
         c = min(open_clusters, key=lambda c: (size[c] < 5, labels[c], -size[c], c))
-        row = min((i for i in free if number[i] == c), key=lambda i: (-value[i], ids[i]))
-        picks.append(int(ids[row]))
+        row = min((i for i in free if number[i] == c), key=lambda i: (-value[i], names[i]))
+        picks.append(int(names[row]))
         labels[c] += 1
         free.discard(row)
     return picks
 
 
-def probcover(x: np.ndarray, ids: Sequence[int], labelled: np.ndarray, delta: float, k: int) -> list[tuple[int, int]]:
+def probcover(
+    x: np.ndarray, ids: Sequence[int] | np.ndarray, labelled: np.ndarray, delta: float, k: int
+) -> list[tuple[int, int]]:
     """(id, rows newly covered) of each pick on the explicit graph, until every row is covered."""
-    ids = np.asarray(ids)
+    names = np.asarray(ids)
     edge = sq_distances(x, x) <= delta**2
     covered = np.zeros(len(x), bool)
     if len(labelled):
         covered |= (sq_distances(x, labelled) <= delta**2).any(1)
     taken = np.zeros(len(x), bool)
-    picks = []
+    picks: list[tuple[int, int]] = []
     while len(picks) < k:
         degree = (edge & ~covered[None, :]).sum(1)
-        row = min(np.flatnonzero(~taken), key=lambda i: (-degree[i], ids[i]))
+        row = min(np.flatnonzero(~taken), key=lambda i: (-degree[i], names[i]))
         if degree[row] == 0:
             break
-        picks.append((int(ids[row]), int(degree[row])))
+        picks.append((int(names[row]), int(degree[row])))
         covered |= edge[row]
         taken[row] = True
     return picks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ def trained(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def flat(gradients, parameters) -> Tensor:
+def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
     return torch.cat(
         [torch.zeros(p.numel()).to(p) if g is None else g.flatten() for g, p in zip(gradients, parameters)]
     )

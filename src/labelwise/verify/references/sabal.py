@@ -69,7 +69,9 @@ def greedy(
 ) -> tuple[list[int], np.ndarray, list[float]]:
     """Algorithm 1: picks in order, w, and minus the minimised value of each pick."""
     n = problem.phi.shape[1]
-    w, picks, scores = np.zeros(n), [], []
+    w = np.zeros(n)
+    picks: list[int] = []
+    scores: list[float] = []
     for _ in range(b):
         value = tau * problem.grad(w) - problem.alpha * problem.sigma**2
         if second_order:

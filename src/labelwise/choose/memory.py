@@ -1,0 +1,127 @@
+"""The memory contract: what a selection needs beside its inputs, and what a limit on it means.
+
+A limit counts what the process holds above what it held when it was called: columns that are mapped files, or were
+there before, do not count. Three things are held. What a strategy keeps for every row and every pick, and its fixed
+tables: `Strategy.memory` declares these. A block of rows with its temporaries: blocks are made as small as the limit
+asks for. And a little room for what an allocator does not give back at once.
+
+    needed = Strategy.memory + COPIES x block + ROOM,      block from LEAST_BLOCK up to 8 MB
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from labelwise.errors import ArgumentError, MemoryLimitError
+from labelwise.shards.shards import CPU_BLOCK_BYTES
+from labelwise.signals.spec import Signal
+
+if TYPE_CHECKING:
+    from labelwise.choose.strategy import Strategy
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+COPIES = 5  # blocks that are there at once: the rows as they are computed with, and temporaries of the same size
+LEAST_BLOCK = 1 << 18  # a smaller block saves nothing that counts, and calls would cost more than numbers
+LEAST_ROWS = 64  # of a block, however wide
+ROOM = 12 << 20  # allocators, small tables, the code's own objects
+ANY_ROW = 256  # bytes of a row in a strategy that declares nothing
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a selection is.
+
+    Attributes:
+        rows: of the pool.
+        k: picks.
+        widths: how many numbers a row has in each column that is kept.
+        number: bytes of a number it is computed with, 4 or 8.
+        labelled: rows already labelled.
+    """
+
+    rows: int
+    k: int
+    widths: Mapping[Signal, int]
+    number: int = 4
+    labelled: int = 0
+
+    def width(self, *signals: Signal) -> int:
+        """Numbers of a row in these columns; in all of them where none is named."""
+        return sum(self.widths.get(signal, 0) for signal in signals) if signals else sum(self.widths.values())
+
+    def wide(self, kind: type[Signal]) -> int:
+        """Numbers of a row in the columns of this kind."""
+        return sum(width for signal, width in self.widths.items() if isinstance(signal, kind))
+
+    @property
+    def row(self) -> int:
+        """Bytes of one row, all columns together."""
+        return self.width() * self.number
+
+
+def bytes_of(limit: Any) -> int | None:
+    """A limit as the public functions take it, in bytes: 4GB, "512 MiB", 2_000_000_000; None is no limit.
+
+    >>> bytes_of("4GB"), bytes_of("1.5 GiB"), bytes_of(1000)
+    (4000000000, 1610612736, 1000)
+    """
+    if limit is None:
+        return None
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+        return limit
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
+    if found is None or found[2].upper() not in UNITS or not float(found[1]) > 0:
+        raise ArgumentError(
+            f"max_memory is a size such as 4GB, 512MB or 2GiB, or a whole number of bytes, found {limit!r}"
+        )
+    return int(float(found[1]) * UNITS[found[2].upper()])
+
+
+def in_words(size: int) -> str:
+    """A size that, read back by `bytes_of`, is not smaller.
+
+    >>> in_words(1), in_words(36_000_001), in_words(2_000_000_000)
+    ('1MB', '37MB', '2000MB')
+    """
+    return f"{-(-size // 10**6)}MB"
+
+
+def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
+    """Bytes the selection holds at most with blocks of this size."""
+    least = LEAST_ROWS * size.row
+    rows = min(max(block, least), size.rows * (size.row + 64))
+    return strategy.memory(size) + COPIES * rows + ROOM
+
+
+def block_bytes(strategy: Strategy, size: Size, limit: int | None) -> int | None:
+    """How large blocks may be; None where there is no limit. MemoryLimitError where no block is small enough."""
+    if limit is None:
+        return None
+    if needed(strategy, size) <= limit:
+        return CPU_BLOCK_BYTES
+    least = needed(strategy, size, LEAST_BLOCK)
+    if least > limit:
+        raise MemoryLimitError(
+            f"max_memory is {in_words(limit)}, but {type(strategy).__name__} needs {in_words(least)} to choose "
+            f"{size.k:,} of {size.rows:,} rows of {size.width():,} numbers; allow {in_words(least)} or more, choose "
+            "from fewer rows, or use another strategy (docs/scale.md has a table)",
+            least,
+        )
+    block = LEAST_BLOCK
+    while needed(strategy, size, 2 * block) <= limit:
+        block *= 2
+    return block
+
+
+def smallest(strategy: Strategy, size: Size) -> int:
+    """The smallest limit this selection works with."""
+    return needed(strategy, size, LEAST_BLOCK)
+
+
+def with_rows(size: Size, rows: int) -> Size:
+    """The same selection from another number of rows."""
+    return replace(size, rows=rows)
