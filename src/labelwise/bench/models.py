@@ -20,6 +20,7 @@ from labelwise.bench import convnets
 from labelwise.bench.config import named
 from labelwise.bench.data import Data
 from labelwise.bench.networks import mlp
+from labelwise.bench.paper_training import BestOnTest, Until, augmentation
 from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError
 from labelwise.signals.spec import (
@@ -42,7 +43,7 @@ from labelwise.train.laplace import laplace
 from labelwise.train.sklearn_learner import is_regressor
 
 _OPTIMISER = ("epochs", "batch", "lr", "weight_decay", "momentum", "optimiser", "schedule", "patience", "restart")
-TRAINING = (*_OPTIMISER, "holdout", "holdout_from")
+TRAINING = (*_OPTIMISER, "holdout", "holdout_from", "augment", "until", "best_on_test")
 DRAWS = 100
 _ALWAYS = (Features, Label, Embedding)
 _TORCH = (*_ALWAYS, GradNorm, LossJvp, GradSketch, Duals)
@@ -121,9 +122,12 @@ def learner_for(spec: ModelSpec, data: Data, strategy: Strategy | None, weights:
     learner = TorchLearner(
         _factory(spec, data, torch.device(device)),
         loss="mse" if data.task == "regress" else "cross_entropy",
-        objective=Weighted() if weights else None,
-        **_training(spec),
+        valid=None if data.valid is None else (data.valid, data.valid.labels),
+        look=_look(spec, data),
+        **{**({"objective": Weighted()} if weights else {}), **_training(spec)},
     )
+    if spec.kind.startswith("bayesian"):
+        return learner  # draws are those of its own last layer
     needs = () if strategy is None else stored(strategy.needs.pool + strategy.needs.labelled)
     if any(isinstance(signal, LogProbs) for signal in needs):
         return laplace(learner, draws=int(spec.parameters.get("draws", DRAWS)))
@@ -161,7 +165,17 @@ def _factory(spec: ModelSpec, data: Data, device: torch.device) -> convnets.Fact
 
 
 def _training(spec: ModelSpec) -> dict[str, Any]:
-    return {key: value for key, value in spec.parameters.items() if key in TRAINING}
+    """The arguments of TorchLearner that the parameters stand for."""
+    given = {key: value for key, value in spec.parameters.items() if key in TRAINING and key != "best_on_test"}
+    if "augment" in given:
+        given["augment"] = augmentation(given["augment"])
+    until = given.pop("until", None)
+    return given if until is None else {**given, "objective": Until(*until)}
+
+
+def _look(spec: ModelSpec, data: Data) -> BestOnTest | None:
+    every = spec.parameters.get("best_on_test")
+    return None if every is None else BestOnTest(data.test, data.test_labels, int(every))
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

@@ -10,7 +10,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,26 +19,40 @@ from labelwise.report.atomic import write_pieces, write_text
 from labelwise.report.environment import environment
 from labelwise.report.record import Record
 
-Scale = Literal["small", "paper"]
-SCALES: tuple[Scale, ...] = ("small", "paper")
-MODULES = ("labelwise.bench.reproduce_dynamical", "labelwise.bench.reproduce_ally")
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+MODULES = tuple(f"labelwise.bench.reproduce_{name}" for name in ("sabal", "tables", "dynamical", "ally"))
+WORK = "work"  # the folder of runs that can go on, inside the folder of the pages
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How an experiment is run: its size, the data set (None: its own choice), the seed, and who hears of progress."""
+    """How an experiment is run: its size, the data set (None: its own choice), the seed, and who hears of progress.
+
+    Tables take more: `only` some of their rows, `seeds` of another number than the paper's, `processes`, a `device`
+    (None: CUDA where it is there). `paper_compat` does as the paper where Labelwise does not by itself; `page` runs
+    nothing and shows what has been run in `work`, the folder where a run that was stopped goes on.
+    """
 
     scale: Scale = "small"
     data: str | None = None
     seed: int = 0
     say: Callable[[str], None] = lambda text: None
+    only: tuple[str, ...] = ()
+    seeds: int | None = None
+    processes: int = 1
+    device: str | None = None
+    paper_compat: bool = False
+    page: bool = False
+    work: Path | None = None
 
 
 @dataclass(frozen=True)
 class Result:
     """What came out: numbers that go into JSON, a picture (PNG), and what they say in a few sentences.
 
-    `table` is Markdown for the page, `records` every round of every run, where there are any.
+    `table` is Markdown for the page, `records` every round of every run, where there are any, `differences` how what
+    was run differs from the paper.
     """
 
     numbers: dict[str, Any]
@@ -46,22 +60,47 @@ class Result:
     verdict: str
     table: str = ""
     records: tuple[Record, ...] = ()
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """An experiment of a paper."""
+    """A table or figure of a paper; `why` says why it is not run, where it is not."""
 
     name: str  # paper/figure
     paper: str
     what: str
-    run: Callable[[Setting], Result]
+    run: Callable[[Setting], Result] | None
+    data: tuple[str, ...] = ()  # data sets of the paper's scale
+    seconds: Callable[[Setting], tuple[float, str]] | None = None  # how long at a setting, about, and on what
+    tables: bool = False  # whether it takes only, seeds, processes, device and page
+    why: str = ""
 
 
 def reproductions() -> dict[str, Reproduction]:
-    """All of them, by name."""
+    """Every table and figure of the papers, by name, those that are not run too."""
     found = [one for module in MODULES for one in importlib.import_module(module).REPRODUCTIONS]
-    return {one.name: one for one in found}
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def named(name: str) -> Reproduction:
+    """The reproduction of this name, if it is one that is run."""
+    every = reproductions()
+    if name not in every:
+        raise ArgumentError(f"there is no reproduction {name!r}; there are: {', '.join(every)}")
+    if every[name].run is None:
+        raise ArgumentError(f"{name} is not run: {every[name].why}")
+    return every[name]
+
+
+def shown_time(one: Reproduction, setting: Setting) -> str:
+    """How long a reproduction takes, in words."""
+    if one.seconds is None:
+        return "not known"
+    seconds, where = one.seconds(setting)
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s {where}"
+    return f"about {seconds / 60:.0f} min {where}" if seconds < 5400 else f"about {seconds / 3600:.1f} h {where}"
 
 
 def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> Result:
@@ -70,19 +109,31 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     NAME.png, NAME.json (with the setting), NAME.md (the page), NAME.jsonl.gz (records, where there are any), and
     README.md, which puts the pages of all reproductions in the folder together. `command` is what the page says to run.
     """
-    every = reproductions()
-    if name not in every:
-        raise ArgumentError(f"there is no reproduction {name!r}; there are: {', '.join(every)}")
+    one = named(name)
     if setting.scale not in SCALES:
         raise ArgumentError(f"the scale is one of {', '.join(SCALES)}, not {setting.scale!r}")
-    began = time.process_time()
-    result = every[name].run(setting)
+    if not one.tables and (setting.only or setting.page):
+        raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only) and no --page")
     stem = name.replace("/", "-")
+    if setting.work is None:
+        kept = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
+        setting = replace(setting, work=folder / WORK / kept)
+    began = time.process_time()
+    assert one.run is not None, "named() has looked"
+    result = one.run(setting)
     write_pieces(folder / f"{stem}.png", [result.picture])
-    about: dict[str, Any] = {"name": name, "what": every[name].what, "paper": every[name].paper, "scale": setting.scale}
-    about |= {"seed": setting.seed, "command": command or f"labelwise reproduce {name}"}
+    about: dict[str, Any] = {"name": name, "what": one.what, "paper": one.paper, "scale": setting.scale}
+    about |= {
+        "paper_compat": setting.paper_compat,
+        "seed": setting.seed,
+        "command": command or f"labelwise reproduce {name}",
+    }
     about |= {"cpu_seconds": round(time.process_time() - began), "environment": environment()}
-    text = json.dumps({**about, "verdict": result.verdict, **result.numbers}, indent=1, allow_nan=False)
+    text = json.dumps(
+        {**about, "verdict": result.verdict, "differences": result.differences, **result.numbers},
+        indent=1,
+        allow_nan=False,
+    )
     write_text(folder / f"{stem}.json", text + "\n")
     if result.records:
         lines = "".join(record.to_json() + "\n" for record in result.records)
@@ -95,12 +146,16 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
 def _page(stem: str, about: dict[str, Any], result: Result) -> str:
     """What one reproduction gave, as Markdown."""
     ran = ", ".join(f"{name} {value}" for name, value in about["environment"].items())
+    compat = ", as the paper's programme does (--paper-compat)" if about["paper_compat"] else ""
     parts = [
         f"# {about['name']}: {about['what']}",
-        f"{about['paper']}; {about['scale']} scale, seed {about['seed']}. Written by\n\n```\n{about['command']}\n```",
+        f"{about['paper']}; {about['scale']} scale, seed {about['seed']}{compat}. Written by\n\n```\n{about['command']}\n```",
         f"![{about['what']}]({stem}.png)",
         result.verdict,
         result.table.strip(),
+        "\n".join(["Differences from the paper:\n", *(f"- {line}" for line in result.differences)])
+        if result.differences
+        else "",
         f"Numbers: [{stem}.json]({stem}.json)."
         + (f" Every round of every run: [{stem}.jsonl.gz]({stem}.jsonl.gz)." if result.records else ""),
         f"{about['cpu_seconds']} seconds of the processor. {ran}.",

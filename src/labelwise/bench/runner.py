@@ -19,7 +19,7 @@ from typing import Any
 
 from labelwise.bench.cell import RECORDS, Place
 from labelwise.bench.suite import Cell, LeftOut, Suite, differences
-from labelwise.bench.workers import Event, Workers
+from labelwise.bench.workers import Event, Here, Workers
 from labelwise.errors import StoreError
 from labelwise.report.atomic import write_text
 from labelwise.report.environment import environment
@@ -94,17 +94,18 @@ class Progress:
 def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) -> Generator[Progress, None, None]:
     """Run what is left of a suite in the folder `run`, and give the progress each time something happened.
 
-    `text` is the configuration as the user wrote it. Cells that fail are in `progress.failed`, and the others go on.
+    `text` is the configuration as the user wrote it; 0 processes are this one. Cells that fail are in
+    `progress.failed`, and the others go on.
     """
     with locked(run):
         _settle(suite, text, run)
         cells, left_out = suite.cells()
         count = suite.processes if processes is None else processes
         rounds = {cell.name: _rounds(run, cell) for cell in cells}
-        progress = Progress(cells, left_out, rounds, min(count, max(1, len(cells))))
+        progress = Progress(cells, left_out, rounds, max(1, min(count, len(cells))))
         yield progress
         rest = [cell for cell in cells if not progress.finished(cell)]
-        with Workers(run, min(count, max(1, len(rest)))) as workers:
+        with Workers(run, min(count, max(1, len(rest)))) if count else Here(run) as workers:
             for event in workers.events(rest, EVERY):
                 if event is not None:
                     progress.heard(event)

@@ -36,6 +36,8 @@ class DataSpec:
     start: int
     k: int
     rounds: int
+    valid: int | None = None  # rows of the pool that are set aside with their labels, free of charge
+    centred: bool | None = None  # whether each channel of images gets mean 0 and deviation 1
 
     @property
     def task(self) -> str:
@@ -189,6 +191,8 @@ def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
         start=section.whole("start", 1, sizes[0]),
         k=section.whole("k", 1, sizes[1]),
         rounds=section.whole("rounds", 0, sizes[2]),
+        valid=section.whole("valid", 1, None),
+        centred=section.flag("centred", False) or None,
     )
     section.done()
     return spec

@@ -122,6 +122,34 @@ class Workers:
         return _Worker(process, ours)
 
 
+class Here:
+    """Runs cells in this process, one after another: for runs of seconds, which another process would outlast."""
+
+    def __init__(self, run: Path):
+        self.run = run
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def events(self, cells: list[Cell], every: float) -> Iterator[Event | None]:
+        """Run the cells; what happened in each is said after it."""
+        from labelwise.bench.cell import run_cell
+
+        for cell in cells:
+            yield Event("began", cell)
+            told: list[Event] = []
+            try:
+                run_cell(cell, self.run, lambda record, told=told, cell=cell: told.append(_of(record, cell)))  # type: ignore[misc]
+            except Exception:
+                told.append(Event("failed", cell, text=traceback.format_exc()))
+            else:
+                told.append(Event("done", cell))
+            yield from told
+
+
 @contextlib.contextmanager
 def _inherited() -> Iterator[None]:
     """What a process started here is born with: one thread, and no ear for Ctrl-C, which is for the runner alone."""

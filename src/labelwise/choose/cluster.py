@@ -8,11 +8,19 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import nearest
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import told
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Signal
 
 ITERATIONS = 20
+
+
+def memory(size: Size, clusters: int) -> int:
+    """Bytes of k-means with so many clusters."""
+    clusters = min(clusters, size.rows)
+    return nearest.memory(size, clusters) + 8 * size.rows + 6 * clusters * (8 * size.numbers + 8)
 
 
 def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: int = ITERATIONS) -> Tensor:
@@ -37,7 +45,7 @@ def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: in
 
 
 def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
-    with nearest.measured(pool, signal):
+    with nearest.measured(pool, signal), told(None):  # seeds are not picks
         ids = pool.best(lambda shard: key.fold("first").uniform(shard.ids), 1).ids
         if clusters > 1:
             nearest.take_in(pool, signal, pool.take(ids))
@@ -62,7 +70,8 @@ def _assign(signal: Signal, centres_KD: Tensor, shard: Shard) -> int:
 def _sums(signal: Signal, clusters: int, shard: Shard) -> Tensor:
     """Sum of the rows of each cluster and, in the last column, how many there are (K, D + 1), in float64."""
     total: Tensor | None = None
-    for where, rows in shard.blocks():
+    width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
+    for where, rows in shard.blocks(scratch=2 * width):
         x_ND = rows.tensor(signal).double()
         if total is None:
             total = x_ND.new_zeros(clusters, x_ND.shape[1] + 1)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from labelwise.choose.progress import tick
 from labelwise.choose.strategy import tie
 from labelwise.choose.whiten import LEVERAGE, Whitened, scratch
 from labelwise.shards import Best, Shard, Shards
@@ -58,6 +59,7 @@ def d_optimal(pool: Shards, basis: Whitened, k: int) -> Design:
             else:
                 best = Best(best.ids[:size], best.values[:size])
                 _from_list(pool, basis, m_DD, best, guard, k, slack, found)
+            tick(len(found.ids), k)
             if len(found.ids) < k:
                 anew = len(found.ids) - exact >= basis.rank
                 exact = len(found.ids) if anew else exact

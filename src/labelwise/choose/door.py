@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.choose.kept import select_kept
+from labelwise.choose.kept import PLAIN, How, checked, select_kept, size_of
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
 from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in, shards_of
 from labelwise.shards.parts import array_parts, mapped_file
-from labelwise.shards.ray import engine_of
+from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.spec import (
     Basis,
     Duals,
@@ -57,10 +56,11 @@ def choose(
     labelled: Mapping[str, Any] | None,
     seed: int,
     engine: Any = None,
-    folder: str | Path | None = None,
+    how: How = PLAIN,
 ) -> Selection:
     """Check the arguments of `labelwise.select` and choose."""
     name = type(strategy).__name__
+    cluster = engine_of(engine)
     given = {key: as_tensor(key, value) for key, value in arrays.items() if value is not None}
     strategy = strategy.given(frozenset(given))
     ids = row_ids(given, "the pool")
@@ -68,22 +68,24 @@ def choose(
     instead = strategy.needs.instead if all(one.array in given for one in strategy.needs.instead) else ()
     columns = _columns(name, strategy.needs.pool + instead, given, ids.device, "")
     behind = _labelled_arrays(labelled)
+    here = -(-len(ids) // (1 if cluster is None else cluster.parts(len(ids))))  # rows in one process
     if not behind or not strategy.needs.labelled or instead:
-        pool = _pool(engine, ids, columns, arrays, computed_in(columns))
-        return select_kept(strategy, pool, Shards([]), k, key_of(seed), folder)
+        block = checked(strategy, size_of(here, k, columns), how)
+        pool = _pool(cluster, ids, columns, arrays, computed_in(columns))
+        return select_kept(strategy, pool, Shards([]), k, key_of(seed), how, block)
     beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
     _check_widths(columns, beside)
     # One precision for both, the wider one: they are measured against each other.
     dtype = max(computed_in(columns), computed_in(beside), key=lambda kind: kind.itemsize)
+    block = checked(strategy, size_of(here, k, columns, dtype, len(next(iter(beside.values())))), how)
     past = _labelled_shards(behind, beside, ids, dtype)
-    return select_kept(strategy, _pool(engine, ids, columns, arrays, dtype), past, k, key_of(seed), folder)
+    return select_kept(strategy, _pool(cluster, ids, columns, arrays, dtype), past, k, key_of(seed), how, block)
 
 
 def _pool(
-    engine: Any, ids: Tensor, columns: Mapping[Signal, Tensor], arrays: Mapping[str, Any], dtype: torch.dtype
+    cluster: Ray | None, ids: Tensor, columns: Mapping[Signal, Tensor], arrays: Mapping[str, Any], dtype: torch.dtype
 ) -> Shards:
     """The rows where the engine holds them."""
-    cluster = engine_of(engine)
     if cluster is None:
         return shards_of(ids, columns, dtype=dtype)
     files = {signal: mapped_file(arrays.get(signal.array)) for signal in columns}

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labelwise.choose.progress import tick
 from labelwise.shards import Best, Shard, Shards
 
 HALT = 1e-12  # a step shorter than this share of the way leads nowhere
@@ -102,6 +103,7 @@ def frank_wolfe(pool: Shards, k: int, most: int, slack: float) -> Path:
             held, scored = _check(pool, path, guess, k, slack)
             ahead = min(AHEAD, 2 * ahead + 1) if held == len(guess.ids) else held + 1
             listed = pool.best(scored, size).ids
+            tick(path.distinct, k)
     finally:
         pool.map(_end)
     if path.distinct >= k:

@@ -21,7 +21,7 @@ from torch import Tensor
 from labelwise.keys import Key
 
 GROUPS = 256  # of configurations, for a first bound
-_PART = 1 << 20  # numbers of a table of predictive probabilities: it is read again at once
+PART = 1 << 20  # numbers of a table of predictive probabilities: it is read again at once
 
 
 def information(log_NKC: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Joint:
         """What the label of each row (N,) adds, in nats; `p_NKC` as `probabilities` gives them."""
         _, draws, classes = p_NKC.shape
         gain_N = -_entropy(p_NKC).mean(1)
-        step = max(1, _PART // (len(self.q_M) * classes))
+        step = max(1, PART // (len(self.q_M) * classes))
         for start in range(0, len(p_NKC), step):
             part_nKC = p_NKC[start : start + step]
             table_Kn = part_nKC.permute(1, 0, 2).reshape(draws, -1)

@@ -1,24 +1,73 @@
-"""A selection that can be stopped: with a folder, it goes on where it was when it is started again."""
+"""How a selection is run: in how much memory, who hears of its progress, and where it is kept so that it can go on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from labelwise.choose.memory import Size, block_bytes, bytes_of
+from labelwise.choose.progress import Listener, told
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
+from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.shards import Shards
+from labelwise.shards import Shards, computed_in
+from labelwise.shards.heap import tight
 from labelwise.shards.journal import FolderJournal
+from labelwise.signals.spec import Signal
+
+
+@dataclass(frozen=True)
+class How:
+    """How to run a selection: `limit` in bytes, or None; `folder` of its journal; `progress` hears of its picks."""
+
+    limit: int | None = None
+    folder: Path | None = None
+    progress: Listener | None = None
+
+    @staticmethod
+    def of(max_memory: Any = None, folder: str | Path | None = None, progress: Any = None) -> How:
+        """From what the public functions take."""
+        if progress is not None and not callable(progress):
+            raise ArgumentError(f"progress is a function of (done, total), found {progress!r}")
+        return How(bytes_of(max_memory), None if folder is None else Path(folder), progress)
+
+
+PLAIN = How()
+
+
+def size_of(
+    rows: int, k: int, columns: Mapping[Signal, Tensor], dtype: torch.dtype | None = None, labelled: int = 0
+) -> Size:
+    """The size of a selection from columns such as these."""
+    number = (computed_in(columns) if dtype is None else dtype).itemsize
+    shapes = {signal: tuple(one.shape[1:]) or (1,) for signal, one in columns.items()}
+    return Size(rows, int(k), shapes, number, labelled)
 
 
 def select_kept(
-    strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, folder: str | Path | None
+    strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, how: How = PLAIN, block: int | None = None
 ) -> Selection:
-    """`strategy.select`, with a journal in `folder` if one is given; the folder is gone once the picks are there."""
-    if folder is None:
-        return strategy.select(pool, labelled, k, key)
-    about = {"strategy": repr(strategy), "k": int(k), "key": repr(key)}
-    journal = FolderJournal(Path(folder), about, pool, labelled)
-    picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
-    journal.remove()
-    return picks
+    """`strategy.select`, in blocks of at most `block` bytes, with a journal if there is a folder for one.
+
+    The folder is gone once the picks are there.
+    """
+    pool, labelled = pool.in_blocks(block), labelled.in_blocks(block)
+    with tight(how.limit is not None), told(how.progress):
+        if how.folder is None:
+            return strategy.select(pool, labelled, k, key)
+        about = {"strategy": repr(strategy), "k": int(k), "key": repr(key)}
+        journal = FolderJournal(how.folder, about, pool, labelled)
+        picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
+        journal.remove()
+        return picks
+
+
+def checked(strategy: Strategy, size: Size, how: How) -> int | None:
+    """How large blocks may be; MemoryLimitError where the limit is too small for this selection."""
+    return block_bytes(strategy, size, how.limit)

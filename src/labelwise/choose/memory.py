@@ -10,9 +10,10 @@ asks for. And a little room for what an allocator does not give back at once.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labelwise.errors import ArgumentError, MemoryLimitError
@@ -28,7 +29,7 @@ COPIES = 5  # blocks that are there at once: the rows as they are computed with,
 LEAST_BLOCK = 1 << 18  # a smaller block saves nothing that counts, and calls would cost more than numbers
 LEAST_ROWS = 64  # of a block, however wide
 ROOM = 12 << 20  # allocators, small tables, the code's own objects
-ANY_ROW = 256  # bytes of a row in a strategy that declares nothing
+ROW = 100  # bytes of a row in any strategy: id, value, and what it takes to find the highest or look up an id
 
 
 @dataclass(frozen=True)
@@ -36,31 +37,32 @@ class Size:
     """How large a selection is.
 
     Attributes:
-        rows: of the pool.
+        rows: of the pool, in one process.
         k: picks.
-        widths: how many numbers a row has in each column that is kept.
+        shapes: of what one row has in each column that is kept: (C,) of probabilities, (K, C) of draws.
         number: bytes of a number it is computed with, 4 or 8.
         labelled: rows already labelled.
     """
 
     rows: int
     k: int
-    widths: Mapping[Signal, int]
+    shapes: Mapping[Signal, tuple[int, ...]]
     number: int = 4
     labelled: int = 0
 
-    def width(self, *signals: Signal) -> int:
-        """Numbers of a row in these columns; in all of them where none is named."""
-        return sum(self.widths.get(signal, 0) for signal in signals) if signals else sum(self.widths.values())
+    def shape(self, kind: type[Signal]) -> tuple[int, ...]:
+        """What one row has in the column of this kind; (1,) where there is none."""
+        return next((shape for signal, shape in self.shapes.items() if isinstance(signal, kind)), (1,))
 
-    def wide(self, kind: type[Signal]) -> int:
-        """Numbers of a row in the columns of this kind."""
-        return sum(width for signal, width in self.widths.items() if isinstance(signal, kind))
+    @property
+    def numbers(self) -> int:
+        """Numbers of one row, all columns together."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
 
     @property
     def row(self) -> int:
-        """Bytes of one row, all columns together."""
-        return self.width() * self.number
+        """Bytes of one row as it is computed with, all columns together."""
+        return self.numbers * self.number
 
 
 def bytes_of(limit: Any) -> int | None:
@@ -92,9 +94,9 @@ def in_words(size: int) -> str:
 
 def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
     """Bytes the selection holds at most with blocks of this size."""
-    least = LEAST_ROWS * size.row
-    rows = min(max(block, least), size.rows * (size.row + 64))
-    return strategy.memory(size) + COPIES * rows + ROOM
+    at_once = min(max(block, LEAST_ROWS * size.row), size.rows * (size.row + 64))
+    kept = max(strategy.memory(size), ROW * size.rows)
+    return kept + COPIES * at_once + COPIES * size.labelled * size.row + ROOM
 
 
 def block_bytes(strategy: Strategy, size: Size, limit: int | None) -> int | None:
@@ -107,7 +109,7 @@ def block_bytes(strategy: Strategy, size: Size, limit: int | None) -> int | None
     if least > limit:
         raise MemoryLimitError(
             f"max_memory is {in_words(limit)}, but {type(strategy).__name__} needs {in_words(least)} to choose "
-            f"{size.k:,} of {size.rows:,} rows of {size.width():,} numbers; allow {in_words(least)} or more, choose "
+            f"{size.k:,} of {size.rows:,} rows of {size.numbers:,} numbers; allow {in_words(least)} or more, choose "
             "from fewer rows, or use another strategy (docs/scale.md has a table)",
             least,
         )
@@ -120,8 +122,3 @@ def block_bytes(strategy: Strategy, size: Size, limit: int | None) -> int | None
 def smallest(strategy: Strategy, size: Size) -> int:
     """The smallest limit this selection works with."""
     return needed(strategy, size, LEAST_BLOCK)
-
-
-def with_rows(size: Size, rows: int) -> Size:
-    """The same selection from another number of rows."""
-    return replace(size, rows=rows)

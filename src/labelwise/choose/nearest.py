@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.choose.strategy import tie
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
@@ -38,6 +40,13 @@ LONGEST_LIST = 2048
 WIDE = 8  # a product with fewer columns runs on one thread only; more columns, copies of the few, cost less
 TABLE_ROWS = 256  # rows of a table of distances that are computed at once
 CENTRES = 1024  # rows taken in by one matrix product
+
+
+def memory(size: Size, k: int) -> int:
+    """Bytes of k such picks: a few numbers for each row, and the longest list with its table of distances."""
+    longest = min(size.rows, LONGEST_LIST, 12 * k + FIRST_LIST)
+    table = longest * (longest + 4 * TABLE_ROWS) * size.number
+    return (112 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
 
 
 @contextmanager
@@ -79,6 +88,7 @@ def farthest_first(pool: Shards, signal: Signal, k: int) -> Best:
         part = _walk_farthest(pool, signal, first, listed, left, slack)
         parts.append(part)
         left -= len(part.ids)
+        tick(k - left, k)
         if left:
             take_in(pool, signal, pool.take(part.ids))
         length = _next_length(length, len(part.ids), left)
@@ -102,6 +112,7 @@ def by_chance(pool: Shards, signal: Signal, k: int, key: Key) -> Best:
             break
         parts.append(part)
         left -= len(part.ids)
+        tick(k - left, k)
         if left:
             take_in(pool, signal, pool.take(part.ids))
         length = _next_length(length, len(part.ids), left)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from labelwise.choose.drawn import census
+from labelwise.choose.memory import Size
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
-from labelwise.choose.whiten import Whitened, whitened
+from labelwise.choose.whiten import Whitened, whitened, width_of
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards
-from labelwise.signals.spec import Basis, Needs
+from labelwise.signals.spec import Basis, Features, Needs
 
 LABELS_PER_FUNCTION = 12  # labels for each function of the basis: epsilon about 1
 FEWEST_LABELS_PER_FUNCTION = 5  # below this the lower barrier is not above 0
@@ -53,6 +54,19 @@ class OnBasis(Strategy):
     def settle(self, basis: Basis) -> None:
         """Check the parameters of the strategy's own, and set what follows from them."""
         return
+
+    def memory(self, size: Size) -> int:
+        assert isinstance(self.basis, Basis)
+        functions = width_of(self.basis, size)
+        rank = min(functions, rank_cap(self.rank, int(size.k)))
+        whole = 400 * size.rows if size.k == size.rows else 0  # a census says something of every row
+        inputs = size.shape(Features)[0] * self.basis.hidden if self.basis.map == "tangent" else 0
+        taken = min(size.rows, self.taken(size, rank)) * (4 * size.row + 8 * (3 * functions + 2 * rank + 8))
+        return 160 * size.rows + whole + 8 * (16 * functions**2 + 32 * rank**2 + 3 * inputs) + taken + 512 * size.k
+
+    def taken(self, size: Size, rank: int) -> int:
+        """How many rows are brought together at most."""
+        return 1 << 14
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert isinstance(self.basis, Basis)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labelwise.choose.memory import Size
 from labelwise.choose.sparse_form import Form, wide
 from labelwise.choose.strategy import TIE
 from labelwise.shards import Shard, Shards
@@ -30,6 +31,16 @@ TINY = 1e-300
 PART = 1024  # picked rows that are widened at once
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
 KEPT = ("sigma", "length", "bonus", "mean", "c", "z", "u", "taken", "open")
+
+
+def memory(size: Size, a: int, b: int) -> int:
+    """Bytes of a problem whose vectors are matrices (A, B), for either solver.
+
+    What rows keep, the picked rows with their weights before the last steps, a list of candidates, and R.
+    """
+    picked = size.k * ((a + b) * (2 * size.number + 16) + 8 * 96)
+    listed = 6 * 1024 * (a + b) * 8 + 16 * 1024 * 64 * 8
+    return 224 * size.rows + picked + listed + 16 * 8 * a * b
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labelwise.choose.progress import tick
 from labelwise.choose.sparse import (
     TINY,
     Problem,
@@ -146,6 +147,7 @@ def greedy(problem: Problem, unit: bool = False) -> Picked:
         # A little more than what stood of late: steps that are undone cost less than sweeps.
         pace += PULL * (good * (GROWTH if good == len(trial.ids) else 1.0) - pace)
         board.take(ids[start:])
+        tick(len(ids), problem.k)
     total = torch.tensor(scores, dtype=torch.float64) + 2 * terms.tau * terms.beta
     if terms.second_order:
         total -= terms.tau**2 * terms.beta

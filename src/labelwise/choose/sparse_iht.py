@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from labelwise.choose.progress import tick
 from labelwise.choose.sparse import Problem, adjoint, beside, debias, forward, gather, length, line_search, share
 from labelwise.choose.sparse_form import wide
 from labelwise.shards import Best, Shard, Shards
@@ -62,6 +63,7 @@ def iht(problem: Problem, iterations: int, tolerance: float, prox: Prox) -> Solv
         best = top(pool, functools.partial(_key, problem.terms.alpha, mu, prox), problem.k)
         old, now = now, _threshold(problem, best.ids, mu, now)
         z_ids, z, rz_AB, moved = _momentum(problem, old, now)
+        tick(done, iterations)
         if moved <= tolerance * length(now.w):
             stopped = "tolerance"
             break

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.choose.selection import Selection, equal_weights
 from labelwise.errors import NumericsError
 from labelwise.keys import Key
@@ -61,6 +63,14 @@ class Strategy(ABC):
         """This strategy in the form that suits the arrays, by name, that a user passed to `select`."""
         return self
 
+    def memory(self, size: Size) -> int:
+        """Bytes held at most beside blocks of rows: for every row and pick, and fixed; see choose/memory.py.
+
+        A method that keeps more than a few numbers beside a row says so here. This one is enough for any method that
+        keeps up to 32 of them and takes its picks' columns together.
+        """
+        return 256 * size.rows + size.k * (64 + 4 * size.row)
+
     @abstractmethod
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         """k distinct rows of `pool`. `labelled` holds the rows already labelled, with the signals in needs.labelled.
@@ -75,6 +85,9 @@ class Scored(Strategy):
     @abstractmethod
     def score(self, rows: Rows, key: Key) -> Tensor:
         """The score (n,) of each row, from that row alone; higher is better."""
+
+    def memory(self, size: Size) -> int:
+        return 64 * (size.rows + size.k)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         best = pool.best(lambda shard: shard.each(lambda rows: self._checked(rows, key)), k)
@@ -127,6 +140,7 @@ class Greedy(Strategy):
                 carry = self.advance(carry, pick)
                 pool.map(functools.partial(_absorb, self, carry, pick))
                 picked.append((int(best.ids[0]), float(best.values[0])))
+                tick(step + 1, k)
         finally:
             pool.map(_end)
         return equal_weights([row for row, _ in picked], [score for _, score in picked])

@@ -24,11 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labelwise.choose.memory import Size
 from labelwise.errors import NumericsError, RowError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows, sq_norm
-from labelwise.signals.spec import Basis
+from labelwise.signals.spec import Basis, Embedding, Features
 
 HOLD_OUT = 0.2  # share of the rows on which rho is measured
 TOLERANCE = 1e-10  # of float64 rows
@@ -118,6 +119,17 @@ def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -
         _off_diagonal(map_PD.T @ gram_PP @ map_PD),
         _fresh(kept_PP / kept, held_PP / held, cap, tol, floor, pinned) if kept and held else None,
     )
+
+
+def width_of(signal: Basis, size: Size) -> int:
+    """How many functions a basis has on rows of these columns."""
+    if signal in size.shapes:
+        return size.shape(Basis)[0]
+    if signal.map == "last_layer":
+        return size.shape(Embedding)[0] + 1
+    if signal.map == "polynomial":
+        return math.comb(size.shape(Features)[0] + signal.degree, signal.degree)
+    return signal.width
 
 
 def _longest(pool: Shards, signal: Basis) -> float:

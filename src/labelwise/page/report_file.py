@@ -34,14 +34,14 @@ def report_html(project: Project) -> str:
             f'<p class="over">{escape(project.settings.name)}</p>',
             f"<h1>{text(headline(meter, progress.labels))}</h1>",
             pairs(lines) if lines else "",
-            *(f"<p>{text(line)}</p>" for line in said),
+            *(f'<p class="note">{text(line)}</p>' for line in said),
             _curve(project),
             "<h2>Labels</h2>",
             f"<p>{text(_progress(project))}</p>",
             _by_class(project),
             "<h2>People</h2>",
             _people(store.events()),
-            f"<p>{text(_agreement(store.agreement()))}</p>",
+            f'<p class="note">{text(_agreement(store.agreement()))}</p>',
             "<h2>Rounds</h2>",
             _rounds(project),
             _unusable(project),
@@ -65,7 +65,8 @@ def _curve(project: Project) -> str:
         "Shaded: 95 % interval of each point."
     )
     drawn = svg(curve, title, percent) if len(curve) > 1 else ""
-    return f"<h2>{title}</h2><figure>{drawn}<figcaption>{text(caption)}</figcaption></figure>{table}"
+    figure = f"<figure>{drawn}<figcaption>{text(caption)}</figcaption></figure>"
+    return f"<h2>{title}</h2>{figure}<details><summary>The numbers</summary>{table}</details>"
 
 
 def _progress(project: Project) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from labelwise.errors import ArgumentError, StoreError, extra
+from labelwise.shards.heap import TIGHT, keep_pieces_up_to
 from labelwise.shards.shards import Shard, Shards
 
 T = TypeVar("T")
@@ -156,6 +157,7 @@ class _Holder:
         import torch
 
         torch.set_num_threads(threads)
+        keep_pieces_up_to(TIGHT)  # the process holds rows and nothing else
         self.shard = maker()
 
     def run(self, fn: Callable[[Shard], Any]) -> Any:
@@ -166,8 +168,10 @@ class _Holder:
         fn(self.shard)
 
     def state(self) -> tuple[dict[str, Any], bool]:
-        return {"state": dict(self.shard.state), "shift": dict(self.shard.shift)}, True
+        kept = {"state": dict(self.shard.state), "shift": dict(self.shard.shift), "block": self.shard.block_bytes}
+        return kept, True
 
     def restore(self, kept: dict[str, Any]) -> None:
         self.shard.state.update(kept["state"])
         self.shard.shift.update(kept["shift"])
+        self.shard.block_bytes = kept["block"]

@@ -65,6 +65,7 @@ class Shard:
         self.dtype = computed_in(columns) if dtype is None else dtype
         self.state: dict[str, Tensor] = {}
         self.shift: dict[Signal, Tensor] = {}  # what is taken off a column when it is read, see choose/centre.py
+        self.block_bytes: int | None = None  # of a block and its scratch; None is what suits the device
         self._whose = whose  # what a row is called in an error
         self._checked = False
 
@@ -123,7 +124,8 @@ class Shard:
         return here, by_id[place[here]]
 
     def _block_rows(self, scratch: int) -> int:
-        budget = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
+        usual = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
+        budget = usual if self.block_bytes is None else min(usual, self.block_bytes)
         width = ID_WIDTH + scratch + sum(column[:1].numel() for column in self.columns.values())
         return max(64, budget // (width * self.dtype.itemsize))
 
@@ -147,6 +149,12 @@ class Shards:
     def kept(self, journal: Journal) -> Shards:
         """The same rows, with a journal of what they answer."""
         return Shards(self._shards, journal)
+
+    def in_blocks(self, size: int | None) -> Shards:
+        """The same rows, read in blocks of at most so many bytes from now on."""
+        if size is not None:
+            self._ask(functools.partial(_set_block, size))
+        return self
 
     def map(self, fn: Callable[[Shard], T]) -> list[T]:
         """fn of every shard, run where the shard lives; answers should be small. In the order of the shards.
@@ -194,6 +202,10 @@ class Shards:
         home = parts[0][1].ids.device
         merged = {s: torch.cat([part[1].columns[s].to(home) for part in parts])[order.to(home)] for s in signals}
         return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order.to(home)], merged)
+
+
+def _set_block(size: int, shard: Shard) -> None:
+    shard.block_bytes = size
 
 
 def computed_in(columns: Mapping[Signal, Tensor]) -> torch.dtype:

@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
-from labelwise.choose.frank_wolfe import frank_wolfe
+from labelwise.choose.frank_wolfe import AHEAD, LARGEST, frank_wolfe
+from labelwise.choose.memory import Size
 from labelwise.choose.strategy import tie
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -65,6 +66,12 @@ class AcsFw(Strategy):
             raise ArgumentError(
                 f"AcsFw(projections=...) must be None or a whole number of at least 1, found {self.projections!r}"
             )
+
+    def memory(self, size: Size) -> int:
+        draws = size.shape(LogProbs)[0]
+        long = draws if self.projections is None else self.projections
+        kept = long * size.number + 2 * (1 + AHEAD) * size.number + 112  # vectors, and products with those guessed
+        return kept * size.rows + 5 * LARGEST * (long + 2) * 8 + 256 * size.k * STEPS + 8 * long * (draws + 256)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         draws = max(pool.map(lambda shard: shard.columns[DRAWS].shape[1]))

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
+from labelwise.choose.memory import Size
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -71,6 +72,9 @@ class Albl(Strategy):
 
     def for_regression(self) -> None:
         return None  # rewards are of classes
+
+    def memory(self, size: Size) -> int:
+        return max(self._arm(name).memory(size) for name in self.arms)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         weights, reward = self._weights(labelled)

@@ -30,6 +30,7 @@ from torch import Tensor
 from labelwise.choose import Selection, Strategy, cluster, nearest
 from labelwise.choose.centre import about_the_middle
 from labelwise.choose.dual_head import DualHead, FittedHead
+from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import tie
 from labelwise.choose.walk import highest_in_clusters
@@ -79,6 +80,10 @@ class Ally(Strategy):
             )
         if not isinstance(self.head, DualHead):
             raise ArgumentError(f"Ally(head=...) is a DualHead, not {self.head!r}")
+
+    def memory(self, size: Size) -> int:
+        order = (96 + 3 * size.number) * size.rows  # to walk down the ranking within clusters
+        return order + cluster.memory(size, size.k) + 64 * size.labelled * size.numbers
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         given = all(pool.map(_has_duals))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from labelwise.choose import Selection, Strategy, nearest
+from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import tie
 from labelwise.keys import Key
@@ -32,6 +33,9 @@ class Badge(Strategy):
     needs = Needs(pool=(GRADIENT,))
     cost = "N k (C + D)"
     paper = "Ash et al., ICLR 2020"
+
+    def memory(self, size: Size) -> int:
+        return nearest.memory(size, size.k)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         with nearest.measured(pool, GRADIENT):

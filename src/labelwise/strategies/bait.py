@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy, fisher, fisher_rows
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -71,6 +73,17 @@ class Bait(Strategy):
 
     def for_regression(self) -> Strategy:
         return replace(self, regress=True)
+
+    def memory(self, size: Size) -> int:
+        width = size.shape(Embedding)[0]
+        classes = 1 if self.regress else min(MOST_CLASSES, max(2, size.shape(Probs)[0]))
+        if classes * width > self.widest:
+            width = min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
+        rank = max(1, classes - 1)
+        small = 8 * (2 * rank * rank + 2 * rank + classes + 2)  # P and Q of a row, and what they are kept up to date by
+        tables = 8 * 8 * (classes * width) ** 2
+        solved = 8 * 8 * (fisher_rows.SOLVED + round(self.oversample * size.k)) * rank * (rank + classes)
+        return (small + 64) * size.rows + tables + solved + 64 * fisher_rows.SOLVED * width
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         form, notes = self._form(pool, key.fold("projection"))
@@ -123,6 +136,7 @@ class Bait(Strategy):
             fresh = max(fresh, float(best.values[0]))
             picked.append((int(best.ids[0]), float(best.values[0])))
             step = design.move(form.read(pool.take(best.ids)), -1)
+            tick(number + 1, count)
             if number + 1 < count:
                 pool.map(functools.partial(fisher_rows.absorb, form, step, best.ids))
         return picked

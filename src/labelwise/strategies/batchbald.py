@@ -27,7 +27,9 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
-from labelwise.choose.joint import Joint, information, probabilities
+from labelwise.choose.joint import PART, Joint, information, probabilities
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -67,6 +69,14 @@ class BatchBald(Strategy):
             raise ArgumentError(
                 f"BatchBald(prefilter=...) must be None or a whole number of at least 0, found {self.prefilter!r}"
             )
+
+    def memory(self, size: Size) -> int:
+        draws, classes = size.shape(LogProbs)
+        times = (10 if size.rows > LARGE else 0) if self.prefilter is None else self.prefilter
+        few = 0 if self.strict else min(times * size.k, size.rows)  # rows that are copied to be looked at
+        looked = 6 * 8 * min(MOST, size.rows) * draws * classes
+        joint = 8 * 8 * self.configurations * draws + 6 * 8 * max(PART, self.configurations * classes)
+        return 160 * size.rows + 5 * few * size.row + looked + joint + 64 * size.k
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         rows = self._looked_at(pool, k)
@@ -109,6 +119,7 @@ class BatchBald(Strategy):
             exact += joint is None or joint.exact
             ids.append(int(best.ids[0]))
             gains.append(gain)
+            tick(len(ids), k)
             if len(ids) < k:
                 pick_KC = probabilities(pool.take(best.ids).tensor(DRAWS))[0]
                 joint = Joint.empty(draws, pick_KC.device) if joint is None else joint

@@ -40,7 +40,9 @@ from torch import Tensor
 from labelwise.choose import Selection
 from labelwise.choose.barrier import GOOD, Barrier, good_output
 from labelwise.choose.drawn import Drawn, batch_of
+from labelwise.choose.memory import Size
 from labelwise.choose.on_basis import OnBasis
+from labelwise.choose.progress import tick
 from labelwise.choose.rings import Rings, Window, expected_draws
 from labelwise.choose.whiten import LEVERAGE, Whitened
 from labelwise.errors import ArgumentError
@@ -105,6 +107,9 @@ class Bss(OnBasis):
                 raise ArgumentError(f"Bss({name}=...) must be above 0 and below {below:g}, found {value!r}")
         if not isinstance(self.retries, int) or self.retries < 0:
             raise ArgumentError(f"Bss(retries=...) must be a whole number from 0 on, found {self.retries!r}")
+
+    def taken(self, size: Size, rank: int) -> int:
+        return round(min(max(64, WINDOW_NUMBERS // rank), 1.5 * Drawn.most(int(size.k)) + 16))
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         past = _past(labelled, basis) if self.warm and labelled.n else None
@@ -175,6 +180,7 @@ def _draw(pool: Shards, basis: Whitened, barrier: Barrier, k: int, expected: flo
         window = rings.window(min(widest, 1.5 * left + 16))
         if len(window.ids):
             _walk(pool, basis, barrier, window, drawn)
+        tick(len(drawn.weight), k)
     return drawn
 
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Greedy, Selection, Strategy
+from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import raise_not_finite
 from labelwise.errors import ArgumentError
@@ -60,6 +61,9 @@ class Dynamical(Strategy):
         asked = (*(() if math.isinf(gamma) else (NORM,)), *(() if gamma == 0 else (DOT,)))
         # What is not used is not asked for: lengths alone need no labelled rows.
         object.__setattr__(self, "needs", Needs(pool=(*asked, SKETCH) if self.diverse else asked))
+
+    def memory(self, size: Size) -> int:
+        return 96 * size.rows + 64 * size.k
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         if self.diverse:

@@ -15,6 +15,7 @@ import torch
 
 from labelwise.choose import Selection, Strategy, nearest
 from labelwise.choose.centre import about_the_middle
+from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
 from labelwise.keys import Key
 from labelwise.shards import Shards
@@ -29,6 +30,9 @@ class KCenter(Strategy):
     needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING,))
     cost = "N (L + k) D"
     paper = "Sener & Savarese, ICLR 2018"
+
+    def memory(self, size: Size) -> int:
+        return nearest.memory(size, size.k)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         with about_the_middle(pool.join(labelled), EMBEDDING), nearest.measured(pool, EMBEDDING):

@@ -20,6 +20,7 @@ import torch
 from labelwise.choose import Selection
 from labelwise.choose.barrier import good_output
 from labelwise.choose.drawn import Drawn, batch_of
+from labelwise.choose.memory import Size
 from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.rings import Rings, expected_draws
 from labelwise.choose.whiten import LEVERAGE, Whitened
@@ -38,6 +39,9 @@ class Leverage(OnBasis):
     paper = "Drineas et al. 2008; Chen & Price, COLT 2019"
     weighted = True
     known_law = True
+
+    def taken(self, size: Size, rank: int) -> int:
+        return TAKEN
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         rings, drawn = Rings(pool, LEVERAGE, key), Drawn(k)

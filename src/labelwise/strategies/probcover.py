@@ -26,6 +26,8 @@ from torch import Tensor
 
 from labelwise.choose import Selection, Strategy, cluster
 from labelwise.choose.centre import about_the_middle
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -64,6 +66,11 @@ class ProbCover(Strategy):
             raise ArgumentError(f"ProbCover(purity=...) must be above 0 and at most 1, found {self.purity!r}")
         if not isinstance(self.classes, int) or self.classes < 2:
             raise ArgumentError(f"ProbCover(classes=...) must be a whole number of at least 2, found {self.classes!r}")
+
+    def memory(self, size: Size) -> int:
+        clusters = 0 if self.delta is not None else cluster.memory(size, self.classes)
+        probes = 0 if self.delta is not None else 4 * min(PROBES, size.rows) * size.row
+        return 128 * size.rows + clusters + probes + 6 * COLUMNS * size.row
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         try:
@@ -121,6 +128,7 @@ def _cover_greedily(pool: Shards, labelled: Shards, k: int, delta: float) -> tup
         pool.map(functools.partial(_take, best.ids))
         ids.append(int(best.ids[0]))
         scores.append(float(best.values[0]))
+        tick(len(ids), k)
     return ids, scores
 
 

@@ -32,7 +32,8 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
-from labelwise.choose.sparse import Problem, Terms, parts_of, posed
+from labelwise.choose.memory import Size
+from labelwise.choose.sparse import Problem, Terms, memory, parts_of, posed
 from labelwise.choose.sparse_device import fits, greedy_on_device
 from labelwise.choose.sparse_form import Form, Gradients, Losses
 from labelwise.choose.sparse_fused import greedy_fused, small_enough
@@ -42,7 +43,7 @@ from labelwise.choose.sparse_iht_device import iht_on_device
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards
-from labelwise.signals.spec import LogProbs, MeanGrad, Needs
+from labelwise.signals.spec import Embedding, LogProbs, MeanGrad, Needs, Probs
 
 # The paper's settings for CIFAR-10 and VGG-16 (table 5): alpha, beta.
 DEFAULTS = {"greedy": (1e-2, 1e-1), "iht": (1e-8, 1e-6)}
@@ -111,6 +112,11 @@ class Sabal(Strategy):
         if self.form == "auto" and "log_probs" in arrays and not {"probs", "embedding"} <= arrays:
             return dataclasses.replace(self, form="bayesian")
         return self
+
+    def memory(self, size: Size) -> int:
+        bayesian = self.form == "bayesian"
+        a, b = (1, size.shape(LogProbs)[0]) if bayesian else (size.shape(Probs)[0], size.shape(Embedding)[0])
+        return memory(size, a, b) + (b * size.number * size.rows if bayesian else 0)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert self.alpha is not None, "set on creation"

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from labelwise.choose import Selection, Strategy, cluster
 from labelwise.choose.centre import about_the_middle
+from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -53,6 +55,13 @@ class TypiClust(Strategy):
             if not isinstance(value, int) or value < 1:
                 raise ArgumentError(f"TypiClust({name}=...) must be a whole number of at least 1, found {value!r}")
 
+    def memory(self, size: Size) -> int:
+        clusters = min(size.labelled + size.k, self.max_clusters)
+        witnesses = min(size.rows, WITNESSES)
+        queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python holds them
+        visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * max(TABLE, witnesses)
+        return 24 * size.rows + cluster.memory(size, clusters) + visit
+
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         everything = pool.join(labelled)
         with about_the_middle(everything, FEATURES):
@@ -81,8 +90,9 @@ class TypiClust(Strategy):
                 key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j),
             )
             if number not in queues:
-                queues[number] = self._by_typicality(pool, ids_N[cluster_N == number], key.fold(number))
+                queues[number] = self._by_typicality(pool, ids_N[cluster_N == number], key.fold(number))[-k:]
             picked.append(queues[number].pop())
+            tick(len(picked), k)
             labels[number] += 1
             free[number] -= 1
         return picked

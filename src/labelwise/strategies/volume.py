@@ -30,8 +30,9 @@ from typing import Literal
 import torch
 
 from labelwise.choose import Selection
-from labelwise.choose.d_optimal import d_optimal
+from labelwise.choose.d_optimal import LIST_NUMBERS, SHORTEST, d_optimal
 from labelwise.choose.drawn import Drawn, batch_of
+from labelwise.choose.memory import Size
 from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.rings import Rings, expected_draws
 from labelwise.choose.selection import equal_weights
@@ -41,7 +42,7 @@ from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.signals.rows import sq_norm
 from labelwise.signals.spec import Basis
-from labelwise.strategies.leverage import by_leverage, with_design
+from labelwise.strategies.leverage import TAKEN, by_leverage, with_design
 
 WINDOW = 1 << 12
 NOTHING = 1e-9  # what is left of |v|^2 after projection when the rest is rounding
@@ -66,6 +67,9 @@ class Volume(OnBasis):
         if self.rule not in ("sampled", "greedy"):
             raise ArgumentError(f'Volume(rule=...) must be "sampled" or "greedy", found {self.rule!r}')
         object.__setattr__(self, "weighted", self.rule == "sampled")
+
+    def taken(self, size: Size, rank: int) -> int:
+        return max(SHORTEST, LIST_NUMBERS // rank) if self.rule == "greedy" else TAKEN
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         if self.rule == "greedy":

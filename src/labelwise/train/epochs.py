@@ -43,7 +43,8 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
     optimiser = make_optimiser(how.optimiser, model, how.lr, how.weight_decay, how.momentum)
     schedule = make_schedule(how.schedule, optimiser, how.epochs)
     step = Step(model, task, how, optimiser, state)
-    best = _Best(model)
+    best = _Best(model, how.objective.last)
+    held, looks = 0, [-math.inf]
     stopped = f"all {how.epochs} epochs run"
     for epoch in range(how.epochs):
         ran = _epoch(model, task, how, step, state, key, epoch)
@@ -52,11 +53,14 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
         _check_finite(ran.loss, seen, epoch, how.lr, task)
         schedule(seen)
         better = best.offer(seen, epoch, ran.loss, state)
-        if how.objective.stop is not None and ran.right >= how.objective.stop:
+        if how.look is not None:
+            looks.append(how.look(model, epoch) or -math.inf)
+        held += how.objective.stop is not None and ran.right >= how.objective.stop
+        if how.objective.stop is not None and held >= how.objective.stop_times and epoch + 1 >= how.objective.stop_from:
             stopped = f"{100 * ran.right:.1f} % of the training rows right"
             break
         if better:
-            if task.watch is None and ran.fitted:
+            if task.watch is None and ran.fitted and not how.objective.last:
                 stopped = "every training row fitted"
                 break
         elif how.patience is not None and epoch - best.epoch >= how.patience:
@@ -68,6 +72,8 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
     notes = {"epochs": epoch + 1, "best_epoch": best.epoch + 1, "stopped": stopped, "loss": best.train_loss}
     if task.watch is not None:
         notes["held_out_loss"] = best.seen
+    if how.look is not None:
+        notes["looked"] = max(looks)
     return Trained(best.state, notes)
 
 
@@ -116,16 +122,24 @@ def outputs_at(model: nn.Module, rows: LabelledInputs, at: Tensor, loss: Loss, h
     """Outputs (M, C) of the rows at these places, in eval mode, on the model's device."""
     parts = []
     with at_rest(model):
-        for at_B in at.split(_READ):
+        for at_B in at.split(_rows(rows.held)):
             parts.append(loss.output(forward(model, rows.take(at_B), how.autocast), how.output, len(at_B)))
     return torch.cat(parts)
 
 
-class _Best:
-    """The weights with the lowest loss seen so far, and what belongs to them."""
+def _rows(held: Any) -> int:
+    """Rows of a batch without gradients: more of small inputs that are on an accelerator, which is idle otherwise."""
+    if not isinstance(held, Tensor) or held.device.type == "cpu" or not len(held):
+        return _READ
+    return max(_READ, min(16 * _READ, (1 << 22) // max(1, held[0].numel())))
 
-    def __init__(self, model: nn.Module):
+
+class _Best:
+    """The weights with the lowest loss seen so far, or the last ones, and what belongs to them."""
+
+    def __init__(self, model: nn.Module, last: bool):
         self.model = model
+        self.last = last
         self.seen = self.train_loss = math.inf
         self.epoch = -1
         self.state: State = {}
@@ -134,9 +148,11 @@ class _Best:
 
     def offer(self, seen: float, epoch: int, train_loss: float, state: State) -> bool:
         """Keep the weights as they are now if `seen` is the lowest yet; whether it is."""
-        self._newest = seen < self.seen
+        self._newest = self.last or seen < self.seen
         if self._newest:
             self.seen, self.epoch, self.train_loss, self.state = seen, epoch, train_loss, state
+            if self.last:
+                return True
             now = self._tensors()
             if len(self._weights) != len(now):
                 self._weights = [tensor.clone() for tensor in now]

@@ -33,6 +33,9 @@ class Objective(ABC):
     every: int = 1  # steps from one sweep to the next
     whole: ClassVar[bool] = False  # whether every labelled row has to be trained on: none is held out then
     stop: float | None = None  # training ends once this share of the rows is classified right; None: by the loss alone
+    stop_times: int = 1  # epochs in which that has to be so
+    stop_from: int = 0  # epochs that are run in any case
+    last: bool = False  # whether the weights of the last epoch are kept, and not those of the lowest loss
 
     @abstractmethod
     def init(self, n: int, weights: Tensor | None) -> State:

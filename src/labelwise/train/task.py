@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelwise.signals.head import Output
 from labelwise.train.labelled import LabelledInputs
@@ -35,6 +35,7 @@ class Training:
     autocast: torch.dtype | None
     sampler: SamplerChoice = "shuffle"
     clamp: float | None = None  # of every entry of a gradient
+    look: Callable[[nn.Module, int], float | None] | None = None
 
 
 @dataclass(frozen=True)

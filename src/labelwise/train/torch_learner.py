@@ -57,6 +57,7 @@ class TorchLearner(Taught):
         valid: tuple[Any, Any] | None = None,
         clamp: float | None = None,
         augment: Callable[[Any, torch.Generator], Any] | None = None,
+        look: Callable[[nn.Module, int], float | None] | None = None,
         objective: Objective | None = None,
         sampler: SamplerChoice = "shuffle",
         loss: LossChoice = "cross_entropy",
@@ -81,6 +82,7 @@ class TorchLearner(Taught):
             valid: (inputs or Pool, labels) to watch instead of a hold-out.
             clamp: no entry of a gradient goes further from 0 in a step; None leaves gradients as they are.
             augment: a function (batch of inputs, generator) that gives the batch to train on.
+            look: a function (model, epoch) called after each epoch; the highest number it gives is noted as "looked".
             objective: what is minimised, from the losses of single rows; Mean() leaves weights aside. PrimalDual()
                 holds no row out.
             sampler: "shuffle" takes every row once an epoch; "weights" draws rows in proportion to their weights, with
@@ -124,6 +126,7 @@ class TorchLearner(Taught):
             autocast,
             sampler,
             clamp,
+            look,
         )
 
     def learn(self, lesson: Lesson) -> Fit:
@@ -137,6 +140,8 @@ class TorchLearner(Taught):
         if self.how.augment is None:
             rows.held = moved(rows.held, device, dtype)
         at, watch = self._split(rows, labels, loss, target, key)
+        if watch is not None and watch.rows is not rows:  # looked at after every epoch
+            watch.rows.held = moved(watch.rows.held, device, dtype)
         if self.own_fit is not None:
             with chance(key.fold("noise"), device):
                 self.own_fit(model, moved(rows.take(at), device, dtype), labels.to(device), lesson.weights)

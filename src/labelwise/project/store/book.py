@@ -54,7 +54,7 @@ class Book:
         self._clear()
 
     def _clear(self) -> None:
-        self.fold = Fold()
+        self.fold = Fold(self.people)
         self.answers: dict[int, Answer] = {}
         self.labels = 0
         self.round = 0

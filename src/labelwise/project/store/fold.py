@@ -37,10 +37,12 @@ class Fold:
     """The state after the event `last`.
 
     A person's answers to a row lie on a pile: the top one counts, and `undo` takes it off, so that undoing a change
-    brings back what was there before. Undoing never reaches imports.
+    brings back what was there before. Undoing never reaches imports. Where one person answers each row (`people` is
+    1) the latest ballot counts alone: whoever corrects a label means it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, people: int) -> None:
+        self.people = people
         self.last = 0
         self.classes: list[str] = []
         self.seconds: list[float] = []  # of labels, in order of size
@@ -80,13 +82,16 @@ class Fold:
         return self._piles.keys()
 
     def answer(self, row: int, slice_: Slice | None) -> Answer | None:
-        """What most ballots say; None for a row nobody has answered."""
+        """What most ballots say, or the latest one; None for a row nobody has answered."""
         ballots = self.ballots(row)
         if not ballots:
             return None
         seq = self._touched[row]
         votes = {who: b.value for who, b in sorted(ballots.items()) if b.kind == "label" and b.value is not None}
-        counts = Counter(b.value if b.kind == "label" else UNSURE for b in ballots.values() if b.kind != "skip")
+        counted = [ballot for ballot in ballots.values() if ballot.kind != "skip"]
+        if self.people == 1:
+            counted = sorted(counted)[-1:]  # by seq
+        counts = Counter(b.value if b.kind == "label" else UNSURE for b in counted)
         if not counts:
             return Answer(row, None, votes, "skip", slice_, seq)
         most = max(counts.values())

@@ -241,7 +241,7 @@ class Store:
             self._book.refresh(connection)
             if upto is None or upto >= self._book.fold.last:
                 return dict(self._book.answers)
-            fold = Fold()
+            fold = Fold(self.people)
             fold.take(Line._make(line) for line in connection.execute(lines(0, upto)))
             found = ((row, fold.answer(row, self._book.slice(row))) for row in fold.rows())
             return {row: answer for row, answer in found if answer is not None}
