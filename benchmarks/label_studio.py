@@ -110,7 +110,9 @@ def images(folder: Path) -> Project:
     (folder / "photos").mkdir(parents=True)
     for row in range(6):
         Image.new("RGB", (32, 24), (40 * row, 90, 200 - 30 * row)).save(folder / "photos" / f"photo {row}.png")
-    settings = Settings(name="photos", kind="image", source="../photos", encoder="pixels", classes=("light", "dark"))
+    settings = Settings(
+        name="photos", kind="image", source="../photos", encoder="pixels", classes=("light", "dark"), people=2
+    )
     project = Project.create(folder / "project", settings)
     picks = [Pick(row, "chosen", 1.0, {"words": "Typical.", "probs": {"light": 0.9, "dark": 0.1}}) for row in range(3)]
     project.store.add_round(Round(1, "typiclust", "linear/12345678", 0, 0, {}), picks)
@@ -233,6 +235,7 @@ def run_images(project: Project, client: Client, folder: Path) -> None:
     export(project, folder / "ours.json", "label-studio", ["all"], image_url="/data/local-files/?d=photos/")
     tasks = json.loads((folder / "ours.json").read_text())
     place = client.get(f"/api/projects/{made.project}/")
+    assert place["maximum_annotations"] == 2
     own = client.post("/api/projects/", {"title": "imported", "label_config": place["label_config"]})
     client.post(f"/api/projects/{own['id']}/import", tasks)
     back = list(client.tasks(own["id"]))

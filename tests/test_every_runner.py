@@ -10,10 +10,10 @@ import textwrap
 import time
 import warnings
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
-from joblib.externals import cloudpickle
 
 import labelwise as lw
 from labelwise.choose.kept import select_kept

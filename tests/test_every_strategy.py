@@ -1,6 +1,5 @@
 """One suite for all strategies: what is true of every one of them, whatever it computes."""
 
-import json
 import subprocess
 import sys
 import tracemalloc
@@ -15,73 +14,33 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise.keys import Key
-from labelwise.shards import Shards, shards_of
-from labelwise.shards import shards as shards_module
-from labelwise.signals.spec import (
-    Duals,
-    Embedding,
-    Features,
-    GradNorm,
-    LabelProbs,
-    LogProbs,
-    LossJvp,
-    Probs,
-    Signal,
-    stored,
-)
+from labelwise.shards import Shards
+from labelwise.signals.spec import Embedding, Probs, stored
+from labelwise.verify import check_strategy, invariances
+from labelwise.verify.problems import Problem, labelled_arrays, pool_of, random_arrays, same, tempered
 
 NAMES = lw.strategies.names()
-NONE = Shards([])
-
-
-def _tempered(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With label_probs: the probabilities at temperature 2."""
-    root = np.sqrt(inputs["probs"].astype(np.float64))
-    return {**inputs, "label_probs": (root / root.sum(1, keepdims=True)).astype(inputs["probs"].dtype)}
+# What verify may leave out: draws by ids, strategies that ask nothing of labelled rows, or nothing of the pool.
+BY_CHANCE = ("random", "kcenter", "badge", "typiclust", "probcover", "bss", "leverage", "volume", "batchbald", "ally")
+NOT_APPLICABLE = {(name, "ids") for name in (*BY_CHANCE, "albl")}
+NOT_APPLICABLE |= {(name, "labelled order") for name in NAMES if not lw.strategies.get(name).needs.labelled}
+NOT_APPLICABLE |= {("random", "dtype"), ("random", "NaN")}
 
 
 def _inputs(n: int, c: int = 4, d: int = 5, seed: int = 0, dtype: type = np.float64) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return _tempered(
-        {
-            "probs": rng.dirichlet(np.ones(c), n).astype(dtype),
-            "embedding": rng.normal(size=(n, d)).astype(dtype),
-            "log_probs": np.log(rng.dirichlet(np.ones(c), (n, 6))).astype(dtype),
-            "duals": rng.exponential(size=n).astype(dtype),
-            "grad_sqnorm": rng.exponential(size=n).astype(dtype),
-            "grad_dot": rng.normal(size=n).astype(dtype),
-        }
-    )
+    return random_arrays(n, seed, c, d, dtype=dtype)
 
 
 def _shards(name: str, inputs: dict[str, np.ndarray], ids: np.ndarray, count: int) -> Shards:
-    given = {Probs(): inputs["probs"], Embedding(): inputs["embedding"], Features(): inputs["embedding"]}
-    given |= {LabelProbs(): inputs["label_probs"], LogProbs(): inputs["log_probs"]}
-    given[Duals()] = inputs["duals"]
-    given |= {GradNorm(): inputs["grad_sqnorm"], LossJvp(): inputs["grad_dot"]}
-    needs = lw.strategies.get(name).needs
-    columns: dict[Signal, torch.Tensor] = {
-        signal: torch.as_tensor(given[signal]) for signal in stored(needs.pool + needs.instead)
-    }
-    return shards_of(torch.as_tensor(ids), columns, count)
+    return pool_of(lw.strategies.get(name), Problem(inputs, ids, 1), count)[1]
 
 
 def _labelled(name: str, rows: np.ndarray, classes: int = 4) -> dict[str, np.ndarray] | None:
-    """What the strategy asks about labelled rows, a function of their embeddings alone."""
-    asked = {signal.array for signal in stored(lw.strategies.get(name).needs.labelled)}
-    nearest = np.abs(rows).sum(1).round(3) * 1000 % classes
-    arrays = {
-        "embedding": rows,
-        "probs": (0.5 * np.eye(classes)[nearest.astype(int)] + 0.5 / classes).astype(rows.dtype),
-        "y": nearest.astype(int),
-        "duals": np.abs(rows).sum(1),
-    }
-    return {array: arrays[array] for array in arrays if array in asked} or None
+    return labelled_arrays(lw.strategies.get(name), rows, classes)
 
 
 def _same(a: lw.Selection, b: lw.Selection) -> None:
-    assert a.ids.tolist() == b.ids.tolist()
-    assert np.allclose(a.scores, b.scores, rtol=1e-4, atol=1e-6)
+    same(a, b, "here")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,17 +48,7 @@ def _same(a: lw.Selection, b: lw.Selection) -> None:
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (2, 2), (3, 3), (40, 1), (40, 17), (40, 40), (300, 150)])
 def test_k_distinct_rows_of_those_given(name: str, dtype: type, n: int, k: int):
     ids = np.random.default_rng(1).permutation(10 * n)[:n] - n
-    got = lw.select(name, k, **_inputs(n, dtype=dtype), ids=ids)
-    assert len(got) == len(set(got.ids.tolist())) == k
-    assert set(got.ids.tolist()) <= set(ids.tolist())
-    assert got.ids.dtype == np.int64
-    assert got.weights.shape == got.scores.shape == (k,)
-    assert np.isfinite(got.weights).all()
-    assert np.isfinite(got.scores).all()
-    assert (got.weights >= 0).all()
-    if not lw.strategies.get(name).weighted:
-        assert (got.weights == 1).all()
-    json.dumps(dict(got.notes), allow_nan=False)
+    invariances.exactly_k(lw.strategies.get(name), Problem(_inputs(n, dtype=dtype), ids, k))
 
 
 def test_names_and_facts():
@@ -134,7 +83,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], np.ndarray, int, i
         "grad_dot": rng.normal(size=pool)[pick].astype(dtype),
     }
     ids = np.array(draw(st.lists(st.integers(-(2**62), 2**62), min_size=n, max_size=n, unique=True)), dtype=np.int64)
-    return _tempered(inputs), ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
+    return tempered(inputs), ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -142,11 +91,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], np.ndarray, int, i
 @given(problem=problems())
 def test_order_of_the_rows_does_not_matter(name: str, problem: tuple[dict[str, np.ndarray], np.ndarray, int, int]):
     inputs, ids, k, seed = problem
-    order = np.random.default_rng(0).permutation(len(ids))
-    a = lw.select(name, k, **inputs, ids=ids, seed=seed)
-    b = lw.select(name, k, **{key: value[order] for key, value in inputs.items()}, ids=ids[order], seed=seed)
-    _same(a, b)
-    assert len(set(a.ids.tolist())) == k
+    invariances.row_order(lw.strategies.get(name), Problem(inputs, ids, k, seed))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,30 +101,22 @@ def test_number_of_shards_does_not_matter(
     name: str, problem: tuple[dict[str, np.ndarray], np.ndarray, int, int], count: int
 ):
     inputs, ids, k, seed = problem
-    strategy = lw.strategies.get(name)
-    one = strategy.select(_shards(name, inputs, ids, 1), NONE, k, Key(seed))
-    _same(one, strategy.select(_shards(name, inputs, ids, count), NONE, k, Key(seed)))
-    _same(one, lw.select(name, k, **inputs, ids=ids, seed=seed))
+    invariances.shard_count(lw.strategies.get(name), Problem(inputs, ids, k, seed), (count,))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("copies", [1, 5])
-def test_block_size_and_shards_and_order_at_once(name: str, dtype: type, copies: int, monkeypatch: pytest.MonkeyPatch):
+def test_block_size_and_shards_and_order_at_once(name: str, dtype: type, copies: int):
     """Enough rows for many blocks, with copies of rows in different blocks; embeddings of the size networks give."""
     n, k = 300, 60
     small = _inputs(n // copies, d=32, dtype=dtype, seed=copies)
     inputs = {key: np.concatenate([value] * copies) for key, value in small.items()}
     inputs["embedding"] = np.maximum(inputs["embedding"] + dtype(0.5), 0)  # like the output of a ReLU
     ids = np.random.default_rng(2).permutation(5000)[:n]
-    strategy = lw.strategies.get(name)
-    expected = strategy.select(_shards(name, inputs, ids, 1), NONE, k, Key(3))
-    for size, count in ((1, 1), (1, 2), (20_000, 1), (50_000, 5), (8 << 20, 2)):
-        monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", size)
-        _same(expected, strategy.select(_shards(name, inputs, ids, count), NONE, k, Key(3)))
-        order = np.random.default_rng(size).permutation(n)
-        mixed = {key: value[order] for key, value in inputs.items()}
-        _same(expected, strategy.select(_shards(name, mixed, ids[order], count), NONE, k, Key(3)))
+    problem = Problem(inputs, ids, k, 3)
+    for sizes, count in (((1, 20_000), 1), ((1, 8 << 20), 2), ((50_000,), 5)):
+        invariances.block_size(lw.strategies.get(name), problem, sizes, count)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -244,7 +181,7 @@ def test_mapped_files_are_read_without_a_copy_of_the_whole(name: str, tmp_path: 
     inputs["log_probs"] = np.log(rng.dirichlet(np.ones(4), (n, 6)))
     inputs["duals"] = rng.exponential(size=n)
     inputs |= {"grad_sqnorm": rng.exponential(size=n), "grad_dot": rng.normal(size=n)}
-    inputs = _tempered(inputs)
+    inputs = tempered(inputs)
     for key, value in inputs.items():
         np.save(tmp_path / f"{key}.npy", value.astype(np.float32))
     whole = {key: np.load(tmp_path / f"{key}.npy") for key in inputs}
@@ -302,12 +239,14 @@ def test_another_seed_gives_other_picks(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shards_are_left_without_state(name: str):
-    pool = _shards(name, _inputs(30), np.arange(30), 3)
-    strategy = lw.strategies.get(name)
-    a = strategy.select(pool, NONE, 7, Key(0))
-    assert all(set(keys) <= {"by_id"} for keys in pool.map(lambda shard: list(shard.state)))
-    assert strategy.select(pool, NONE, 7, Key(0)).ids.tolist() == a.ids.tolist()
+@pytest.mark.parametrize("check", invariances.INVARIANCES)
+def test_the_invariances_of_verify(name: str, check: str):
+    """Those above on other problems, and ids, precision, device, NaN, state, chance, inputs."""
+    got = check_strategy(name, checks=[check])
+    (outcome,) = got.outcomes
+    assert outcome.status != "failed", outcome.why
+    if outcome.status == "not applicable":
+        assert (name, check) in NOT_APPLICABLE or check == "device", outcome.why
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -435,3 +435,81 @@ def test_a_labelled_project_opens_as_a_session(words: Project, tmp_path: Path) -
         asked = session.ask(2).ids.tolist()
     assert set(asked) <= set(rows[2:])
     assert len(asked) == 2
+
+
+# --- numbers, packed images, interruptions ---------------------------------------------------------------------------
+
+
+def test_numbers_go_out_and_come_back(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("label,b\n" + "".join(f"{row},{row % 3}\n" for row in range(8)))
+    settings = Settings(
+        name="t", kind="table", source="../t.csv", columns=("label", "b"), task="regress", recipe="typiclust+kcenter"
+    )
+    with closing(Project.create(tmp_path / "project", settings)) as project:
+        rows = project.pool.ids.tolist()
+        label(project, {row: str(-1.5 * row) for row in rows})
+        export(project, tmp_path / "n.csv", include=["all"])
+        found = read(tmp_path / "n.csv")
+        assert [float(one["label"]) for one in found] == [-1.5 * row for row in rows]
+        assert [one["data_label"] for one in found] == [str(row) for row in rows]
+        export(project, tmp_path / "n.parquet", include=["all"])
+        assert pq.read_table(tmp_path / "n.parquet").to_pydict()["label"] == [-1.5 * row for row in rows]
+        assert len(plan(project, read_labels(tmp_path / "n.csv")).same) == len(rows)
+        (tmp_path / "in.csv").write_text(f"row number,target\n{rows[0]},much\n{rows[1]},-1.50\n{rows[2]},7\n")
+        changes = plan(project, read_labels(tmp_path / "in.csv", key="row number"))
+        assert (len(changes.unusable), len(changes.same), len(changes.different)) == (1, 1, 1)
+        with pytest.raises(ArgumentError, match="images"):
+            export(project, tmp_path / "f", "folders")
+
+
+def test_images_inside_a_file_get_names(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    encoded = []
+    for number in range(6):
+        stream = io.BytesIO()
+        Image.new("RGB", (9, 9), (40 * number, 0, 0)).save(stream, "PNG")
+        encoded.append({"bytes": stream.getvalue(), "path": None})
+    pq.write_table(pa.table({"image": encoded}), tmp_path / "images.parquet")
+    settings = Settings(
+        name="i", kind="image", source="../images.parquet", image="image", encoder="pixels", classes=("a", "b")
+    )
+    with closing(Project.create(tmp_path / "project", settings)) as project:
+        row = free(project)[0]
+        label(project, {row: "a"})
+        export(project, tmp_path / "sorted", "folders")
+        assert (tmp_path / "sorted" / "a" / f"row-{row}.png").read_bytes() == encoded[row]["bytes"]
+        with pytest.raises(ArgumentError, match="--link"):
+            export(project, tmp_path / "linked", "folders", link=True)
+
+
+def test_a_broken_off_export_leaves_nothing(photos: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = free(photos)
+    label(photos, {rows[0]: "cat", rows[1]: "cat"})
+    export(photos, tmp_path / "sorted", "folders")
+    before = sorted(tmp_path.rglob("*"))
+
+    def stopped(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labelwise.project.exchange.folders.shutil.copyfile", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        export(photos, tmp_path / "sorted", "folders", force=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_paths_are_found_however_they_are_written(photos: Project, tmp_path: Path) -> None:
+    written = [
+        str(tmp_path / "photos" / "a" / "one.png"),
+        "b\\one.png",
+        "/data/local-files/?d=photos/c%20d.png",
+        "https://example.org/x/e.png",
+        "one.png",  # there are two of that name
+    ]
+    tasks = [
+        {"data": {"image": one}, "annotations": [{"result": [{"value": {"choices": ["cat"]}}]}]} for one in written
+    ]
+    (tmp_path / "in.json").write_text(json.dumps(tasks))
+    changes = plan(photos, read_labels(tmp_path / "in.json", kind="image"))
+    assert [one.ref for one in changes.new] == ["a/one.png", "b/one.png", "c d.png", "e.png"]
+    assert len(changes.unknown_rows) == 1

@@ -353,5 +353,30 @@ def test_the_command_pushes_and_pulls(script: ModuleType, tmp_path: Path, monkey
         assert "3 tasks have no annotation yet" in run.output
 
 
+def test_what_people_have_answered_is_not_pushed(script: ModuleType, tmp_path: Path) -> None:
+    """With two people for each row, one answer and a skip leave it open."""
+    sent: list[Any] = []
+
+    def answer(method: str, path: str, body: Any, by: str | None) -> Reply:
+        if path == "/api/projects/7/import":
+            sent.extend(task["data"] for task in body)
+            return 201, {}
+        if path.startswith("/api/tasks/"):
+            return 200, {"total": 0, "tasks": []}
+        return 200, {"id": 7, "parsed_label_config": _config(["light", "dark"])}
+
+    with serving(Fake(answer)) as url, closing(script.images(tmp_path / "images")) as project:
+        for who in ("ann", "bob"):
+            project.store.change(who, 0, "label", "light", f"{who}0")
+        project.store.change("ann", 1, "label", "light", "ann1")
+        project.store.change("bob", 1, "skip", None, "bob1")
+        made = push(project, Client(url, "0" * 40), project_id=7)
+        assert (made.made, made.answered) == (2, 1)
+        assert [one["al_id"] for one in sent] == [1, 2]
+        assert all(one["text"].startswith("data:image/") for one in sent)  # the field that their configuration names
+        with pytest.raises(ArgumentError, match="--round 5"):
+            push(project, Client(url, "0" * 40), round=5)
+
+
 def _config(labels: list[str]) -> dict[str, Any]:
     return {"label": {"type": "Choices", "to_name": ["item"], "inputs": [{"value": "text"}], "labels": labels}}

@@ -62,6 +62,13 @@ def test_a_folder_with_odd_names_broken_files_and_links(photos: Path, tmp_path: 
     assert taken["100%.png"].shape == (4, 4, 3)
 
 
+def test_a_pipe_is_named_and_does_not_hold_the_command_up(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(1))
+    os.mkfifo(tmp_path / "pipe.png")
+    data = open_data(settings("image", tmp_path), tmp_path / "project")
+    assert "pipe.png" in str(data.take([1], 4)[0]) and "not a plain file" in str(data.take([1], 4)[0])
+
+
 def test_a_name_that_is_not_utf8_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     folder.mkdir()

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,6 +253,24 @@ def test_one_worker_at_a_time(made: Path, tmp_path: Path, monkeypatch: pytest.Mo
             run(project.folder, once=True)
         run(project.folder, once=True)
         assert len(project.store.rounds()) == 1
+
+
+def test_the_worker_of_a_second_page_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelwise.project.worker.PATIENCE", 0.0)
+    got = threading.Event()
+
+    def second() -> None:
+        with only_one(tmp_path, os.getppid()):
+            got.set()
+
+    with only_one(tmp_path):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        assert not got.wait(0.5)
+        with pytest.raises(SystemExit), only_one(tmp_path, os.getpid()):  # not the process that started this one
+            pass
+    waiting.join(10)
+    assert got.is_set()
 
 
 def test_an_error_is_said_and_logged_and_the_worker_goes_on(

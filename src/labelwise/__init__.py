@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelwise import report as report
     from labelwise import strategies as strategies
     from labelwise import train as train
+    from labelwise import verify as verify
     from labelwise.arrays import select as select
     from labelwise.choose import Greedy as Greedy
     from labelwise.choose import Scored as Scored
@@ -66,6 +67,7 @@ _HOME = {
     "Recipe": "labelwise.recipes",
     "Session": "labelwise.session",
     "rounds": "labelwise.loop",
+    "verify": "labelwise.verify",
 }
 __all__ = [*_HOME]
 

@@ -22,6 +22,7 @@ from labelwise.recipes import Recipe
 from labelwise.report.environment import environment, peak_mb
 from labelwise.report.record import Record
 from labelwise.session import Session
+from labelwise.shards.ray import Ray
 from labelwise.train import evaluate
 
 
@@ -41,6 +42,8 @@ def rounds(
     seed: int = 0,
     spill: str | Path | None = None,
     batch: int = 256,
+    max_memory: int | str | None = None,
+    engine: str | Ray | None = None,
     name: str = "",
 ) -> Iterator[Record]:
     """Label a first batch, then n times: train, measure, choose k rows, label them; at last train and measure again.
@@ -65,6 +68,8 @@ def rounds(
         seed: the only source of chance.
         spill: a folder for mapped files, for pools larger than memory.
         batch: rows of one forward pass.
+        max_memory: what a selection may hold beside pool and model, see `Session`.
+        engine: None for this process; "ray" or a `Ray`, see `Session`.
         name: what the run is called in its records.
 
     Returns:
@@ -78,7 +83,17 @@ def rounds(
     first = k if start is None else start
     _check_plan(first, k, n, len(source))
     session = Session(
-        source, learner, recipe, classes=classes, task=task, weights=weights, seed=seed, spill=spill, batch=batch
+        source,
+        learner,
+        recipe,
+        classes=classes,
+        task=task,
+        weights=weights,
+        seed=seed,
+        spill=spill,
+        batch=batch,
+        max_memory=max_memory,
+        engine=engine,
     )
     return _run(session, answers, held, first, k, n, name or f"{session.recipe.name}/{seed}")
 

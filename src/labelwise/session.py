@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +19,20 @@ from torch import Tensor
 from labelwise import recipes, store
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.door import check_budget, key_of
+from labelwise.choose.gathered import Gathering, noted
+from labelwise.choose.kept import How, select_kept
 from labelwise.errors import LabelError, NeedError, RowError
 from labelwise.label.answers import classes_of, ids_of, task_of
 from labelwise.label.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
 from labelwise.report.asked import Asked
-from labelwise.shards import Shards, place
-from labelwise.signals.read import Labelled, Reader, read
-from labelwise.signals.spec import Features, LabelProbs, Signal, stored
+from labelwise.shards import Shards
+from labelwise.shards.ray import Ray, engine_of
+from labelwise.signals.read import Reader
+from labelwise.signals.spec import stored
 from labelwise.train import Fit, Learner, learner_of
-from labelwise.train.known import beside, known_columns
+from labelwise.train.known import labelled_rows, looked_back, reader_for
 
 
 class Session:
@@ -60,6 +62,8 @@ class Session:
         folder: str | Path | None = None,
         spill: str | Path | None = None,
         batch: int = 256,
+        max_memory: int | str | None = None,
+        engine: str | Ray | None = None,
     ):
         """Start a session.
 
@@ -76,6 +80,9 @@ class Session:
                 from there. It must not hold a session yet.
             spill: a folder for mapped files that hold the signals of the pool, for pools larger than memory.
             batch: rows of one forward pass.
+            max_memory: what `ask` may hold beside pool and model, such as "4GB"; signals that would not fit go to
+                temporary files. Too small a limit is refused with the smallest that works.
+            engine: None for this process; "ray" or a `Ray`, and workers read the pool, each with its own model.
         """
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
@@ -90,8 +97,8 @@ class Session:
         self.seed = seed
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}  # of the last ask
         self._key = key_of(seed)
-        self._spill = None if spill is None else Path(spill)
-        self._batch = batch
+        where, self._how = None if spill is None else Path(spill), How.of(max_memory)
+        self._gathering = Gathering(self.pool, batch, self._how, engine_of(engine), where)
         self._fit: tuple[int, Fit] | None = None  # with the number of answers it was trained on
         self.estimate: dict[str, Any] | None = None  # of the model that drew the last batch, from that batch's answers
         self._asked: Asked | None = None  # the last batch
@@ -105,7 +112,13 @@ class Session:
 
     @staticmethod
     def load(
-        folder: str | Path, pool: Any, learner: Any = None, recipe: str | Strategy | Recipe | None = None
+        folder: str | Path,
+        pool: Any,
+        learner: Any = None,
+        recipe: str | Strategy | Recipe | None = None,
+        *,
+        max_memory: int | str | None = None,
+        engine: str | Ray | None = None,
     ) -> Session:
         """Go on with a session kept in `folder`, on the same pool. `recipe` only where it is a class of your own."""
         stored_settings = store.settings(Path(folder))
@@ -118,6 +131,8 @@ class Session:
             weights=stored_settings.get("weights"),
             seed=stored_settings["seed"],
             batch=stored_settings["batch"],
+            max_memory=max_memory,
+            engine=engine,
         )
         session.folder = Path(folder)
         store.check(session.folder, stored_settings, session._settings())
@@ -156,10 +171,10 @@ class Session:
         if strategy.needs.history:
             strategy = strategy.with_history(self._history())
         key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")
-        pool = self._shards(free, strategy.needs.pool, "pool")
-        labelled = self._shards(done.sort().values, strategy.needs.labelled, "labelled")
+        pool, labelled, block = self._rows(free, strategy, k)
         began = time.perf_counter()
-        picks = self._noted(strategy.select(pool, labelled, k, key), strategy.needs.pool)
+        picks = select_kept(strategy, pool, labelled, k, key, self._how, block)
+        picks = noted(picks, None if self._fit is None else self._fit[1].reader, strategy.needs.pool)
         self.seconds["select"] = time.perf_counter() - began
         self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
         self._round = self._next_round()
@@ -243,30 +258,14 @@ class Session:
         """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
         return sum(len(entry.ids) for entry in self.ledger)
 
-    def _shards(self, ids: Tensor, signals: tuple[Signal, ...], name: str) -> Shards:
-        """The signals of these rows, read in one sweep."""
-        if not len(ids):
-            return Shards([])
-        known = known_columns(ids, stored(signals), self.ledger, self.fit) if name == "labelled" else {}
-        wanted = tuple(signal for signal in stored(signals) if signal not in known)
-        reader = self.fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
-        began = time.perf_counter()
-        where = None if self._spill is None else self._spill / name
-        done = self.ledger.labelled.argsort()
-        behind = Labelled(self.ledger.labelled[done], self.ledger.labels[done])
-        stream = read(reader, self.pool, ids, wanted, self._batch, behind)
-        shards = place((beside(rows, ids, known) for rows in stream), len(ids), where)
-        self.seconds["read"] += time.perf_counter() - began
-        return shards
-
-    def _noted(self, picks: Selection, signals: tuple[Signal, ...]) -> Selection:
-        """The picks with what the reader of the model has to say about its signals, and the T of LabelProbs."""
-        reader = self._fit[1].reader if self._fit is not None else None
-        notes, warmth = getattr(reader, "notes", None), getattr(reader, "temperature", None)
-        said = dict(notes()) if callable(notes) else {}
-        if warmth is not None and LabelProbs() in stored(signals):
-            said["temperature"] = float(warmth)
-        return replace(picks, notes={**picks.notes, **said}) if said else picks
+    def _rows(self, free: Tensor, strategy: Strategy, k: int) -> tuple[Shards, Shards, int | None]:
+        """Free and labelled rows with what the strategy asks of them, and how large blocks of them may be."""
+        reader = reader_for(stored(strategy.needs.pool), self.fit)
+        trained, began = self.seconds["train"], time.perf_counter()
+        pool, block = self._gathering.rows(strategy, k, reader, free, looked_back(self.ledger))
+        labelled = labelled_rows(self.pool, strategy.needs.labelled, self.ledger, self.fit, self._gathering.batch)
+        self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
+        return pool, labelled, block
 
     def _history(self) -> tuple[dict[str, Any], ...]:
         """What `Strategy.with_history` is given."""
@@ -293,7 +292,7 @@ class Session:
             "recipe": self.recipe.settings(),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),
-            "batch": self._batch,
+            "batch": self._gathering.batch,
             "rows": len(self.pool),
             "pool": self.pool.fingerprint(),
         }

@@ -6,11 +6,13 @@ with an embedding of 128 for colour images; on a GPU where there is one.
 All methods train with Adam from fresh weights. Classes: until 99 % of the labelled rows are right, as the authors'
 programme does, with no rows held out, where the paper takes free validation labels from the pool. Numbers: until the
 loss of a validation set stops falling; it is the same for all methods, apart from the pool, and free for all alike.
+With --paper-compat, classes stop by validation rows of the pool too (15 % of the last label count), patience 2.
 Baselines train by the same loop with a bound that no loss reaches.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,8 +25,9 @@ from labelwise.bench.catalogue import found, known, locate
 from labelwise.bench.columns import read_csv_columns
 from labelwise.bench.convnets import resnet18
 from labelwise.bench.data import Data, load
+from labelwise.bench.kept_curves import Kept, in_processes
 from labelwise.bench.networks import mlp
-from labelwise.bench.reproductions import Setting
+from labelwise.bench.reproductions import Setting, device_of
 from labelwise.keys import Key
 from labelwise.loop import rounds
 from labelwise.pool import Pool
@@ -38,6 +41,7 @@ from labelwise.train import PrimalDual, TorchLearner
 
 UNBOUNDED = PrimalDual(epsilon=1e9)
 CLASS_BOUND, NUMBER_BOUND = 0.2, 0.1  # epsilon, in nats and in variances of the target
+COMPAT_VALID, COMPAT_PATIENCE = 0.15, 2
 VALID = 0.1  # share of the rows to choose from, or of the persons, that regression is validated on
 
 
@@ -60,10 +64,11 @@ class Sizes:
 
 
 SIZES = {
+    "smoke": Sizes(20, 10, 1, 2, (16,), 1e-2, 8, epsilons=(0.2, 20.0), copies=(1, 2), images=3, limit=200),
     "small": Sizes(40, 20, 6, 6, (64, 64), 5e-3, 200),
     "paper": Sizes(200, 200, 10, 5, (256, 256), 5e-3, 200, copies=(1, 2, 5, 10), limit=15000),
 }
-NUMBERS = {"small": replace(SIZES["small"], start=100, batch=50), "paper": SIZES["paper"]}
+NUMBERS = {"smoke": SIZES["smoke"], "small": replace(SIZES["small"], start=100, batch=50), "paper": SIZES["paper"]}
 Contender = tuple[str, Recipe, PrimalDual]  # a name, how it chooses, how it trains
 
 
@@ -94,55 +99,125 @@ class Study:
         """A perceptron; at the paper's scale ResNet-18 for colour images, and on a GPU where there is one."""
         one = self.data.pool.inputs(self.data.pool.ids[:1])
         outputs = len(self.data.classes) if self.data.classes else 1
-        if self.setting.scale == "small":
+        if self.setting.scale != "paper":
             return mlp(one[0].numel(), outputs, self.sizes.hidden)
         colour = one.ndim == 4 and one.shape[1] == 3
         make = resnet18(outputs, 3, width=16) if colour else mlp(one[0].numel(), outputs, self.sizes.hidden)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device(device_of(self.setting))
         return lambda: make().to(device)
 
     def learner(self, objective: PrimalDual, valid: Pool | None = None) -> TorchLearner:
         """Adam from fresh weights by this objective."""
         number = self.data.task == "regress"
+        patience = COMPAT_PATIENCE if self.setting.paper_compat else self.sizes.patience
         return TorchLearner(
             self.factory(),
             lr=self.sizes.lr,
             epochs=self.sizes.epochs,
             holdout=0,
             valid=None if valid is None else (valid, valid.labels),
-            patience=20 if valid is None else self.sizes.patience,
+            patience=20 if valid is None else patience,
             objective=objective,
             loss="mse" if number else "cross_entropy",
         )
 
     def curves(self, contenders: list[Contender], split: Split | None = None) -> list[Record]:
-        """Records of all contenders, seed by seed, on the same first batch and first weights."""
+        """Records of all contenders, seed by seed, on the same first batch and first weights.
+
+        Curves that are kept in the folder of the setting are not run again; the others in as many processes as it says.
+        """
         part = split or self.whole
+        seeds = range(self.setting.seed, self.setting.seed + self.sizes.seeds)
+        tasks = [(contender, seed) for seed in seeds for contender in contenders]
+        left = [task for task in tasks if not self.kept(*task, part)]
+        if self.setting.processes > 1 and self.setting.work is not None and len(left) > 1:
+            quiet = replace(self.setting, say=_unheard)
+            jobs = [(quiet, self.data.name, self.sizes, part.name, *task) for task in left]
+            for text in in_processes(_curve, jobs, min(self.setting.processes, len(left))):
+                self.setting.say(text)
         records: list[Record] = []
-        for seed in range(self.setting.seed, self.setting.seed + self.sizes.seeds):
-            for name, recipe, objective in contenders:
-                records += rounds(
-                    *(part.pool, None, self.learner(objective, part.valid), replace(recipe, name=name)),
-                    *(self.sizes.batch, self.sizes.rounds),
-                    start=self.sizes.start,
-                    test=(part.test, part.test.labels),
-                    seed=seed,
-                    name=f"{self.data.name}{part.name and ' by ' + part.name}/network/{name}/{seed}",
-                )
-                shown = ", ".join(f"{what} {value:.3f}" for what, value in records[-1].metrics.items())
-                self.setting.say(f"seed {seed}, {name}: {records[-1].labels} labels, {shown}")
+        for task in tasks:
+            found = self.kept(*task, part) or self.one(*task, part)
+            if task in left and self.setting.processes < 2:
+                self.setting.say(_shown(found))
+            records += found
         return records
+
+    def kept(self, contender: Contender, seed: int, part: Split) -> list[Record]:
+        """The curve of a contender where it was run before."""
+        return self._folder(part).read(contender[0], seed, repr(contender))
+
+    def _folder(self, part: Split) -> Kept:
+        """Where curves are; what they depend on beside the contender and the seed is in their names."""
+        what = (self.data.name, len(part.pool), part.name, self.sizes, self.setting.seed, self.setting.paper_compat)
+        return Kept(self.setting.work, repr(what))
+
+    def one(self, contender: Contender, seed: int, part: Split) -> list[Record]:
+        """Run the curve of one contender, and keep it."""
+        name, recipe, objective = contender
+        folder = self._folder(part)
+        part = self.with_valid(part)
+        records = list(
+            rounds(
+                *(part.pool, None, self.learner(objective, part.valid), replace(recipe, name=name)),
+                *(self.sizes.batch, self.sizes.rounds),
+                start=self.sizes.start,
+                test=(part.test, part.test.labels),
+                seed=seed,
+                name=f"{self.data.name}{part.name and ' by ' + part.name}/network/{name}/{seed}",
+            )
+        )
+        folder.write(name, seed, repr(contender), records)
+        return records
+
+    def with_valid(self, part: Split) -> Split:
+        """The split with validation rows from the pool, where the setting does as the paper."""
+        if not self.setting.paper_compat or part.valid is not None:
+            return part
+        ids, sizes = part.pool.ids, self.sizes
+        count = round(COMPAT_VALID * (sizes.start + sizes.batch * sizes.rounds))
+        out = ids[Key(self.setting.seed).fold("valid").uniform(ids).argsort()[:count]].sort().values
+        return replace(part, pool=part.pool.subset(ids[~torch.isin(ids, out)]), valid=part.pool.subset(out))
 
 
 def prepared(setting: Setting, small: str = "digits", paper: tuple[str, ...] = ("mnist", "svhn", "digits")) -> Study:
     """The data set and sizes of a setting."""
     there = [one.name for one in found() if one.present]
-    own = small if setting.scale == "small" else next((name for name in paper if name in there), paper[0])
+    own = small if setting.scale != "paper" else next((name for name in paper if name in there), paper[0])
     name = setting.data or own
     sizes = (NUMBERS if known(name).task == "regress" else SIZES)[setting.scale]
+    sizes = sizes if setting.seeds is None else replace(sizes, seeds=setting.seeds)
     data = load(name, seed=setting.seed, limit=sizes.limit)
     setting.say(f"{data.name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
     return Study(data, sizes, setting)
+
+
+def _unheard(text: str) -> None:
+    pass
+
+
+def _shown(records: list[Record]) -> str:
+    last = records[-1]
+    metrics = ", ".join(f"{what} {value:.3f}" for what, value in last.metrics.items())
+    return f"seed {last.seed}, {last.strategy}: {last.labels} labels, {metrics}"
+
+
+def _curve(job: tuple[Setting, str, Sizes, str, Contender, int]) -> str:
+    """Run and keep one curve in a process of its own; what it gave in words."""
+    setting, data, sizes, split, contender, seed = job
+    study = _loaded(setting, data, sizes)
+    return _shown(study.one(contender, seed, _split_named(study, split)))
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(setting: Setting, data: str, sizes: Sizes) -> Study:
+    return Study(load(data, seed=setting.seed, limit=sizes.limit), sizes, setting)
+
+
+def _split_named(study: Study, name: str) -> Split:
+    if name.startswith("copies "):
+        return Split(name, copied(study.data.pool, int(name.split()[1])), study.data.test)
+    return next((one for one in splits(study) if one.name == name), study.whole) if name else study.whole
 
 
 def ally(epsilon: float | str = CLASS_BOUND, clusters: int | None = None, name: str = "ally") -> Contender:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from labelwise.bench.catalogue import found
 from labelwise.bench.convnets import Factory, pooled_cnn, resnet18, tutorial_cnn
 from labelwise.bench.data import Data, load
 from labelwise.bench.networks import mlp
-from labelwise.bench.reproductions import Setting
+from labelwise.bench.reproductions import Setting, device_of
 from labelwise.keys import Key
 from labelwise.signals.forward import ModelReader
 from labelwise.train import TorchLearner
@@ -36,6 +36,7 @@ class Sizes:
 
 
 SIZES = {
+    "smoke": Sizes(20, (4, 8), 20, 3, (0, 2), (4, 6), 1, 1, training=3, batch=16),
     "small": Sizes(100, (50, 100, 200), 300, 30, (0, 5, 10, 20, 50, 100, 200), (8, 16, 32), 5, 3, batch=32),
     "paper": Sizes(500, (250, 500, 1000), 1500, 150, (0, 5, 10, 20, 40, 80, 120), (32, 64, 128), 9, 5),
 }
@@ -52,15 +53,20 @@ class Bench:
 
     def pooled(self) -> Factory:
         """The network of the kernel experiments."""
-        return on_device(pooled_cnn(self.classes, self.image[0], self.sizes.widths))
+        return self.on_device(pooled_cnn(self.classes, self.image[0], self.sizes.widths))
 
     def deep(self) -> Factory:
         """The network of figures 4 and 5: ResNet-18 or the tutorial CNN; a perceptron for images too small for them."""
         if self.setting.scale == "paper":
-            return on_device(resnet18(self.classes, self.image[0]))
+            return self.on_device(resnet18(self.classes, self.image[0], identity=not self.setting.paper_compat))
         channels, side = self.image
         small = mlp(channels * side * side, self.classes) if side < 20 else tutorial_cnn(self.classes, channels, side)
-        return on_device(small)
+        return self.on_device(small)
+
+    def on_device(self, make: Factory) -> Factory:
+        """The networks of a factory on the device of the setting."""
+        device = torch.device(device_of(self.setting))
+        return lambda: make().to(device)
 
     def learner(self, factory: Factory, epochs: int | None = None) -> TorchLearner:
         """Adam at 0.001 without rows held out, as in the paper; on from the last weights where `epochs` are given."""
@@ -97,16 +103,12 @@ class Bench:
 def prepared(setting: Setting, sizes: Sizes | None = None) -> Bench:
     """The data set and sizes of a setting; CIFAR-10 for the paper's scale, whole where it is found."""
     whole = any(one.present for one in found() if one.name == "cifar10-full")
-    name = setting.data or ("digits" if setting.scale == "small" else "cifar10-full" if whole else "cifar10")
+    name = setting.data or ("digits" if setting.scale != "paper" else "cifar10-full" if whole else "cifar10")
     data = load(name, seed=setting.seed)
     setting.say(f"{name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
-    return Bench(data, SIZES[setting.scale] if sizes is None else sizes, setting, Key(setting.seed).fold("dynamical"))
-
-
-def on_device(make: Factory) -> Factory:
-    """The networks of a factory on the accelerator, where there is one."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return lambda: make().to(device)
+    sizes = sizes or SIZES[setting.scale]
+    sizes = sizes if setting.seeds is None else replace(sizes, seeds=setting.seeds)
+    return Bench(data, sizes, setting, Key(setting.seed).fold("dynamical"))
 
 
 def model_of(fit: Fit) -> nn.Module:

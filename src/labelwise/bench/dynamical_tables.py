@@ -29,6 +29,7 @@ _DIFFERENCES = (
     "Inputs have the mean 0 and deviation 1 of the rows that are there in each channel.",
     "Networks go on from the weights of the round before with a fresh Adam, for all methods, as in the paper.",
 )
+_CALTECH = "Images are of 64 x 64 places, without crops and jitter, and the first set is 500 rows at random."
 _COMPAT = (
     "The best test accuracy of the round is reported, looked at after every fifth epoch: a leak, as in the paper.",
     "ResNet-18 has no shortcut around blocks that keep their shape, as in the authors' programme.",
@@ -53,7 +54,7 @@ def compatible(sheet: Sheet) -> Sheet:
 def _by_round(number: int, what: str, data: str, kind: str, k: int, rounds: int) -> PaperTable:
     sheet = Sheet(what, data, _model(kind), _methods(rounds == 9), 500, k, rounds, 5)
     said = f"accuracy by round, {what}, batches of {k}"
-    more = ("The first set is 500 rows at random, not 5 of each class.",) if data == "caltech101" else ()
+    more = (_CALTECH,) if data == "caltech101" else ()
     return PaperTable(
         f"dynamical/table{number}",
         PAPER,

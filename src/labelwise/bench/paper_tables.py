@@ -17,6 +17,7 @@ from labelwise.bench.suite import DataSpec, StrategySpec, Suite
 from labelwise.errors import SourceError
 
 VALID_SHARE, VALID_LEAST = 0.1, 500  # of the pool, SABAL's validation rows
+DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width
 WHOLE = {"cifar10": "cifar10-full"}  # taken instead where it is found
 
 
@@ -132,8 +133,10 @@ def _fitted(sheet: Sheet) -> Sheet:
 def _small(sheet: Sheet, data: str) -> Sheet:
     """Two cores: the sizes of MNIST's sheet stay, larger ones are a fifth to a twentieth."""
     part = 1 if sheet.start <= 50 else 5 if sheet.start <= 500 else 20
-    epochs = min(60, sheet.model.parameters["epochs"])
-    model = _model(sheet.model, {"epochs": epochs, "batch": 32, "width": 8, "until": (0.97, 5, 20)})
+    deep = sheet.model.kind in DEEP
+    model = _model(
+        sheet.model, {"epochs": 20 if deep else 60, "batch": 32, "width": 4, "until": (0.97, 5, 10 if deep else 20)}
+    )
     if data == "digits":
         model = _for_digits(model)
     model = _few_draws(model, 100)
@@ -144,12 +147,13 @@ def _small(sheet: Sheet, data: str) -> Sheet:
         strategies=tuple(_drawn(one, 100) for one in sheet.strategies),
         start=max(20, sheet.start // part),
         k=max(20, sheet.k // part),
-        rounds=min(6, sheet.rounds),
+        rounds=sheet.rounds if sheet.column else min(3 if deep else 6, sheet.rounds),
         seeds=3,
         limit=3000,
     )
     stand = () if data != "digits" or sheet.data == "digits" else (f"{sheet.name}: the digits stand in for it.",)
-    return replace(few, said=stand)
+    said = f"{sheet.name}: a narrow network, {few.model.parameters['epochs']} epochs at most, {few.limit} rows."
+    return replace(few, said=(*stand, said))
 
 
 def _smoke(sheet: Sheet) -> Sheet:
@@ -171,7 +175,7 @@ def _smoke(sheet: Sheet) -> Sheet:
 
 def _model(model: ModelSpec, values: dict[str, Any]) -> ModelSpec:
     """The model with other values for those of its parameters that are named; a width where it has one."""
-    width = ("width",) if model.kind in ("vgg11", "vgg16", "resnet18", "bayesian_resnet18") else ()
+    width = ("width",) if model.kind in DEEP else ()
     changed = {key: value for key, value in values.items() if key in (*model.parameters, *width)}
     return replace(model, parameters={**model.parameters, **changed})
 

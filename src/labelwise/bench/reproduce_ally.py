@@ -1,7 +1,8 @@
-"""The experiments of ALLY (Elenter et al. 2022): figures 1 to 6. bench/ally_setup.py has sizes, data and training."""
+"""The experiments of ALLY (Elenter et al. 2022): figures 1 to 7. bench/ally_setup.py has sizes, data and training."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from labelwise.bench.ally_setup import (
 from labelwise.bench.curve_numbers import against_random, numbers_of, saved_numbers
 from labelwise.bench.image_rows import image_rows
 from labelwise.bench.plots import curve_panels
-from labelwise.bench.reproductions import Reproduction, Result, Setting
+from labelwise.bench.reproductions import Reproduction, Result, Setting, fixed
 from labelwise.choose.dual_head import DualHead
 from labelwise.keys import Key
 from labelwise.report import Record, learning_curves, markdown, png, summarise
@@ -143,6 +144,15 @@ def figure6(setting: Setting, study: Study | None = None) -> Result:
     return _result(study, study.curves([plain("random", Random()), *contenders]), "the more clusters the better")
 
 
+def figure7(setting: Setting, study: Study | None = None) -> Result:
+    """Learning curves of two hundred classes, batches of 1000; the digits stand in for them at the smaller scales."""
+    if study is None:
+        study = prepared(setting, paper=("tiny-imagenet",))
+        if setting.scale == "paper":
+            study = replace(study, sizes=replace(study.sizes, start=1000, batch=1000))
+    return figure2(setting, study)
+
+
 def _result(study: Study, records: list[Record], paper: str) -> Result:
     """Curves, their numbers, the order of the names by mean accuracy, and what they save against random."""
     numbers = numbers_of(records, "accuracy")
@@ -190,11 +200,19 @@ def _alike(dual_N: Tensor, p_NC: Tensor, class_N: Tensor) -> dict[str, float]:
     return {name: float(torch.corrcoef(torch.stack([ranks[name], ranks["loss"]]))[0, 1]) for name in scores}
 
 
+_IMAGES, _PERSONS = ("mnist",), ("parkinsons",)
 REPRODUCTIONS = (
-    Reproduction("ally/figure1", PAPER, "images on the way to a high dual", figure1),
-    Reproduction("ally/figure2", PAPER, "learning curves beside five baselines", figure2),
-    Reproduction("ally/figure3", PAPER, "Parkinsons regression, split by rows and by person", figure3),
-    Reproduction("ally/figure4", PAPER, "how tight the bound is", figure4),
-    Reproduction("ally/figure5", PAPER, "each row of the pool several times", figure5),
-    Reproduction("ally/figure6", PAPER, "number of clusters", figure6),
+    Reproduction("ally/figure1", PAPER, "images on the way to a high dual", figure1, _IMAGES, fixed(2, 4, 30)),
+    Reproduction("ally/figure2", PAPER, "learning curves beside five baselines", figure2, _IMAGES, fixed(3, 60, 1800)),
+    Reproduction(
+        *("ally/figure3", PAPER, "Parkinsons regression, split by rows and by person", figure3),
+        *(_PERSONS, fixed(3, 90, 1500)),
+    ),
+    Reproduction("ally/figure4", PAPER, "how tight the bound is", figure4, _IMAGES, fixed(2, 40, 1800)),
+    Reproduction("ally/figure5", PAPER, "each row of the pool several times", figure5, _IMAGES, fixed(3, 75, 3600)),
+    Reproduction("ally/figure6", PAPER, "number of clusters", figure6, _IMAGES, fixed(3, 55, 1800)),
+    Reproduction(
+        *("ally/figure7", PAPER, "learning curves on Tiny ImageNet, batches of 1000", figure7),
+        *(("tiny-imagenet",), fixed(3, 60, 14400)),
+    ),
 )

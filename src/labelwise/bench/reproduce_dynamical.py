@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from labelwise.bench.dynamical_setup import SIZES, Bench, Sizes, model_of, prepared
 from labelwise.bench.plots import bars, lines, points
-from labelwise.bench.reproductions import Reproduction, Result, Setting
+from labelwise.bench.reproductions import Reproduction, Result, Setting, fixed
 from labelwise.loop import rounds
 from labelwise.recipes import Recipe
 from labelwise.report import Record, learning_curves, png
@@ -150,7 +150,7 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
 def figure5(setting: Setting, sizes: Sizes | None = None) -> Result:
     """Test accuracy of the variants gamma = 0, 1, 2, inf, beside random."""
     bench = prepared(setting, sizes)
-    k = bench.sizes.queries[0] if setting.scale == "small" else 500
+    k = bench.sizes.queries[0] if setting.scale != "paper" else 500
     start = min(bench.sizes.labelled, k)
     recipes = [Recipe("random", Random(), Random(), restart=False)]
     recipes += [Recipe(f"gamma={gamma:g}", Dynamical(gamma=gamma), Random(), restart=False) for gamma in GAMMAS]
@@ -160,7 +160,7 @@ def figure5(setting: Setting, sizes: Sizes | None = None) -> Result:
             learner = bench.learner(bench.deep())
             records += rounds(
                 *(bench.data.pool, None, learner, recipe, k, bench.sizes.rounds),
-                start=start if setting.scale == "small" else bench.sizes.labelled,
+                start=start if setting.scale != "paper" else bench.sizes.labelled,
                 test=(bench.data.test, bench.data.test.labels),
                 seed=seed,
             )
@@ -210,9 +210,24 @@ def _of(records: list[Record], name: str, seed: int) -> list[float]:
 
 __all__ = ["REPRODUCTIONS", "SIZES", "Sizes", "figure1", "figure2", "figure4", "figure5"]
 
+_CIFAR = ("cifar10",)
+_CURVES = "it shows the curves of tables 2 to 9, each in the picture of its table: labelwise reproduce dynamical/table2"
 REPRODUCTIONS = (
-    Reproduction("dynamical/figure1", PAPER, "discrepancy MMD beside the bound term B, after one query", figure1),
-    Reproduction("dynamical/figure2", PAPER, "Kendall's tau between training dynamics and alignment", figure2),
-    Reproduction("dynamical/figure4", PAPER, "approximation ratio of random queries by epochs", figure4),
-    Reproduction("dynamical/figure5", PAPER, "test accuracy of gamma = 0, 1, 2 and inf", figure5),
+    Reproduction(
+        *("dynamical/figure1", PAPER, "discrepancy MMD beside the bound term B, after one query", figure1),
+        *(_CIFAR, fixed(2, 60, 300)),
+    ),
+    Reproduction(
+        *("dynamical/figure2", PAPER, "Kendall's tau between training dynamics and alignment", figure2),
+        *(_CIFAR, fixed(2, 60, 300)),
+    ),
+    Reproduction("dynamical/figure3", PAPER, "accuracy by round, three settings", None, why=_CURVES),
+    Reproduction(
+        *("dynamical/figure4", PAPER, "approximation ratio of random queries by epochs", figure4),
+        *(_CIFAR, fixed(2, 60, 300)),
+    ),
+    Reproduction(
+        *("dynamical/figure5", PAPER, "test accuracy of gamma = 0, 1, 2 and inf", figure5, _CIFAR, fixed(3, 120, 1500)),
+    ),
+    Reproduction("dynamical/figure6", PAPER, "accuracy by round, the other settings", None, why=_CURVES),
 )

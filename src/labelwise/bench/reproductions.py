@@ -77,6 +77,21 @@ class Reproduction:
     why: str = ""
 
 
+def device_of(setting: Setting) -> str:
+    """The device of a setting; CUDA where it is there and nothing is said."""
+    import torch
+
+    if setting.device not in (None, "cpu", "cuda"):
+        raise ArgumentError(f"--device is cpu or cuda, not {setting.device!r}")
+    return setting.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fixed(smoke: float, small: float, paper: float) -> Callable[[Setting], tuple[float, str]]:
+    """Seconds at each scale, about: on one core, and for the paper's on an accelerator."""
+    seconds = {"smoke": (smoke, "on one core"), "small": (small, "on one core"), "paper": (paper, "on one H200")}
+    return lambda setting: seconds[setting.scale]
+
+
 def reproductions() -> dict[str, Reproduction]:
     """Every table and figure of the papers, by name, those that are not run too."""
     found = [one for module in MODULES for one in importlib.import_module(module).REPRODUCTIONS]
@@ -128,7 +143,8 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         "seed": setting.seed,
         "command": command or f"labelwise reproduce {name}",
     }
-    about |= {"cpu_seconds": round(time.process_time() - began), "environment": environment()}
+    about |= {"cpu_seconds": round(time.process_time() - began)}
+    about["environment"] = result.numbers.get("environment", environment())
     text = json.dumps(
         {**about, "verdict": result.verdict, "differences": result.differences, **result.numbers},
         indent=1,
@@ -149,7 +165,8 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
     compat = ", as the paper's programme does (--paper-compat)" if about["paper_compat"] else ""
     parts = [
         f"# {about['name']}: {about['what']}",
-        f"{about['paper']}; {about['scale']} scale, seed {about['seed']}{compat}. Written by\n\n```\n{about['command']}\n```",
+        f"{about['paper']}; {about['scale']} scale, seed {about['seed']}{compat}. Written by\n\n"
+        f"```\n{about['command']}\n```",
         f"![{about['what']}]({stem}.png)",
         result.verdict,
         result.table.strip(),

@@ -174,20 +174,25 @@ def _work(pipe: Any, run: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
+    torch.set_num_threads(1)
+    # A runner that was killed is gone from one word to the next: there is nobody left to tell, so the worker ends too.
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            cell: Cell = pipe.recv()
+            pipe.send(_ran(cell, Path(run), pipe))
+
+
+def _ran(cell: Cell, run: Path, pipe: Any) -> Event:
+    """Run a cell, telling of its rounds; how it ended."""
     from labelwise.bench.cell import run_cell
 
-    torch.set_num_threads(1)
-    while True:
-        try:
-            cell: Cell = pipe.recv()
-        except EOFError:
-            return
-        try:
-            run_cell(cell, Path(run), lambda record, cell=cell: pipe.send(_of(record, cell)))  # type: ignore[misc]
-        except Exception:
-            pipe.send(Event("failed", cell, text=traceback.format_exc()))
-        else:
-            pipe.send(Event("done", cell))
+    try:
+        run_cell(cell, run, lambda record: pipe.send(_of(record, cell)))
+    except ConnectionError:
+        raise  # of the pipe: the runner is gone
+    except Exception:
+        return Event("failed", cell, text=traceback.format_exc())
+    return Event("done", cell)
 
 
 def _of(record: Any, cell: Cell) -> Event:

@@ -20,6 +20,7 @@ from labelwise.cli import (
     simulate,
     status,
     strategies,
+    verify,
 )
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command("strategies")(strategies.strategies)
 app.command("select")(select.select)
 app.command("labels-needed")(labels_needed.labels_needed)
 app.command("reproduce")(reproduce.reproduce)
+app.command("verify")(verify.verify)
 app.add_typer(bench.app, name="bench")
 
 

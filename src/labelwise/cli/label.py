@@ -130,8 +130,12 @@ def make(where: Path, settings: Settings) -> Project:
     """Make the project, with a display of how far it is, and say what was made."""
     from labelwise.project import Project
 
-    with _display() as say:
-        made = Project.create(where, settings, say)
+    try:
+        with _display() as say:
+            made = Project.create(where, settings, say)
+    except KeyboardInterrupt:
+        typer.secho("Stopped before the project was made; the same command goes on where it was.", fg="yellow", err=True)
+        raise typer.Exit(130) from None
     rows = {"image": "images", "text": "texts", "table": "rows"}[settings.kind]
     typer.echo(
         f"Project {where}: {len(made.pool):,} {rows}, features by {made.about.encoder} ({made.about.width} columns)."

@@ -1,25 +1,37 @@
-"""`labelwise reproduce`: experiments of the papers, by name."""
+"""`labelwise reproduce`: the tables and figures of the papers, by name."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labelwise.bench.reproductions import Reproduction
+
 
 def reproduce(
-    name: str = typer.Argument(None, metavar="[NAME]", help="Which one, such as dynamical/figure1."),
-    every: bool = typer.Option(False, "--list", help="List what can be reproduced and exit."),
-    scale: str = typer.Option("small", help="small: minutes on two cores. paper: the paper's sizes, hours."),
-    data: str = typer.Option(None, help="Another data set; `labelwise bench data` lists them."),
+    name: str = typer.Argument(None, metavar="[NAME]", help="Which one, such as sabal/table2 or ally/figure3."),
+    every: bool = typer.Option(False, "--list", help="List every table and figure of the papers and exit."),
+    scale: str = typer.Option("small", help="smoke: seconds. small: minutes on two cores. paper: the paper's sizes."),
+    only: list[str] = typer.Option(None, help="One row of a table, such as MNIST; may be given again."),
+    seeds: int = typer.Option(None, min=1, help="How many seeds, instead of those of the scale."),
+    processes: int = typer.Option(1, min=1, help="Processes that run side by side."),
+    device: str = typer.Option(None, help="cpu or cuda; cuda where it is there."),
+    paper_compat: bool = typer.Option(False, "--paper-compat", help="Do as the paper where Labelwise does better."),
+    page: bool = typer.Option(False, "--page", help="Run nothing: write the page of what has been run so far."),
+    data: str = typer.Option(None, help="Another data set, for figures; `labelwise bench data` lists them."),
     seed: int = typer.Option(0, min=0, help="The only source of chance."),
-    out: Path = typer.Option(Path("labelwise-reproduce"), help="Folder for the picture and the numbers."),
+    out: Path = typer.Option(Path("labelwise-reproduce"), help="Folder for the page; a stopped run goes on there."),
 ) -> None:
-    """Run an experiment of a paper: a page (Markdown), a picture (PNG), numbers (JSON) and every round's record.
+    """Run a table or figure of a paper: our numbers beside the paper's, a picture, JSON and every round's record.
 
-    [bold]labelwise reproduce ally/figure3 --scale paper[/]
+    [bold]labelwise reproduce sabal/table2 --only MNIST --scale paper[/]
     """
     from rich.console import Console
 
@@ -27,33 +39,70 @@ def reproduce(
     if every or name is None:
         _list(console)
         return
-    from labelwise.bench.reproductions import SCALES, Setting
+    from labelwise.bench.reproductions import SCALES, Setting, named, shown_time
     from labelwise.bench.reproductions import reproduce as run
     from labelwise.errors import ArgumentError
 
     sizes = {size: size for size in SCALES}
     if scale not in sizes:
-        raise ArgumentError(f"--scale is {' or '.join(sizes)}, not {scale!r}")
-    setting = Setting(sizes[scale], data, seed, lambda text: console.print(f"  [dim]{text}[/]", highlight=False))
-    console.print(f"[bold]{name}[/], {scale} scale")
+        raise ArgumentError(f"--scale is {', '.join(sizes)}, not {scale!r}")
+    setting = Setting(
+        sizes[scale],
+        data,
+        seed,
+        lambda text: console.print(f"  [dim]{text}[/]", highlight=False),
+        tuple(only or ()),
+        seeds,
+        processes,
+        device,
+        paper_compat,
+        page,
+    )
+    one = named(name)
+    told = "nothing is run" if page else shown_time(one, setting)
+    console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
     result = run(name, setting, out, "labelwise " + shlex.join(sys.argv[1:]))
     stem = name.replace("/", "-")
-    console.print(result.verdict, highlight=False)
+    console.print(result.verdict, highlight=False, markup=False)
     console.print(f"[bold]Written[/]  {out / f'{stem}.md'}, .png, .json", highlight=False, soft_wrap=True)
 
 
-def _list(console: object) -> None:
+def _list(console: Console) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from labelwise.bench.reproductions import reproductions
 
-    assert isinstance(console, Console)
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for title in ("name", "what", "paper"):
-        table.add_column(title, overflow="fold")
+    for title in ("name", "what", "smoke", "small", "paper", "data"):
+        table.add_column(title, overflow="fold", no_wrap=title == "name")
     for one in reproductions().values():
-        table.add_row(f"[bold]{one.name}[/]", one.what, one.paper)
+        if one.run is None:
+            table.add_row(f"[dim]{one.name}[/]", f"[dim]{one.what}: not run, {one.why}[/]", "", "", "", "")
+        else:
+            table.add_row(f"[bold]{one.name}[/]", f"{one.what}; {one.paper}", *_times(one), _data(one))
     console.print(table)
-    console.print("labelwise reproduce NAME [--scale paper] [--data cifar10]: a picture and its numbers.")
+    console.print("Paper 002, on importance sampling for active learning (bss), has no tables, figures or experiments.")
+    console.print("Times are about: smoke and small on one quiet core, paper on one H200 (more where there is none).")
+    console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers beside the paper's.")
+
+
+def _times(one: Reproduction) -> list[str]:
+    """The time of each scale, the paper's on an accelerator."""
+    from labelwise.bench.reproductions import Setting, shown_time
+    from labelwise.errors import LabelwiseError
+
+    shown = []
+    for scale, device in (("smoke", "cpu"), ("small", "cpu"), ("paper", "cuda")):
+        try:
+            text = shown_time(one, Setting(scale, device=device))  # type: ignore[arg-type]
+        except LabelwiseError:
+            text = "no data"
+        shown.append(text.removeprefix("about ").partition(" on ")[0])
+    return shown
+
+
+def _data(one: Reproduction) -> str:
+    from labelwise.bench.paper_tables import present
+
+    return ", ".join(f"{name}: {'found' if present(name) else 'not found'}" for name in one.data)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from labelwise.choose import Selection
+    from labelwise.cli.shown import Shown
 
 _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
 
@@ -33,6 +36,13 @@ def select(
     labelled_duals: str = typer.Option(None, metavar="FILE", help="Duals of the labelled rows (L,)."),
     labelled_y: str = typer.Option(None, metavar="FILE", help="Labels of the labelled rows (L,)."),
     seed: int = typer.Option(0, help="The only source of chance."),
+    max_memory: str = typer.Option(
+        None, metavar="SIZE", help="What the selection may hold beside the files: 4GB, 512MB. Too small is refused."
+    ),
+    folder: Path = typer.Option(
+        None, metavar="DIR", help="Keep how far a long selection is; the same command goes on after a stop or a kill."
+    ),
+    engine: str = typer.Option(None, metavar="ray", help="Run on a Ray cluster instead of in this process."),
     out: Path = typer.Option(
         None,
         metavar="FILE",
@@ -58,12 +68,11 @@ def select(
     arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
 
-    from rich.console import Console
+    from labelwise.arrays import select as choose
+    from labelwise.cli.shown import Shown
 
     rows = max((len(array) for array in arrays.values()), default=0)
-    with Console(stderr=True).status(f"choosing {k:,} of {rows:,} rows by {strategy}"):
-        from labelwise.arrays import select as choose
-
+    with Shown(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as shown, _resumable(folder, shown):
         picks = choose(
             strategy,
             k,
@@ -78,6 +87,10 @@ def select(
             ids=arrays.get("ids"),
             labelled=labelled or None,
             seed=seed,
+            engine=engine,
+            folder=folder,
+            max_memory=max_memory,
+            progress=shown,
         )
     if out is None:
         typer.echo(_csv(picks), nl=False)
@@ -86,6 +99,22 @@ def select(
     typer.echo(f"{len(picks)} rows chosen by {strategy} -> {out}", err=True)
     for name, value in picks.notes.items():
         typer.echo(f"  {name}: {value}", err=True)
+
+
+@contextmanager
+def _resumable(folder: Path | None, shown: Shown) -> Iterator[None]:
+    """Says after Ctrl-C how far it was and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"stopped at {shown.done:,} of {shown.total:,}", err=True)
+        if folder is not None and (folder / "progress.json").exists():
+            typer.echo(f"the same command goes on from what {folder} keeps", err=True)
+        elif folder is not None:
+            typer.echo(f"nothing was kept in {folder} yet: the same command begins anew", err=True)
+        else:
+            typer.echo("with --folder DIR a selection that is stopped can go on", err=True)
+        raise
 
 
 def _write(out: Path, picks: Selection) -> None:

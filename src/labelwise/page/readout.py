@@ -42,7 +42,7 @@ def readout(meter: Meter | None) -> list[Line]:
 def headline(meter: Meter | None, labels: int) -> str:
     """The result in one line, and no more than is known."""
     if meter is None or meter.score is None or meter.early:
-        return f"{labels} labels so far; too early to tell what was saved"
+        return f"{labels} {'label' if labels == 1 else 'labels'} so far; too early to tell what was saved"
     reached = (
         f"{100 * meter.score.value:.0f} % right" if meter.metric == "accuracy" else f"error {meter.score.value:.3g}"
     )

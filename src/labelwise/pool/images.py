@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -156,6 +157,8 @@ def _open(image: Path | bytes) -> Image:
         from PIL import Image
     except ImportError:
         raise extra("PIL", "bench") from None
+    if isinstance(image, Path) and not stat.S_ISREG(image.stat().st_mode):
+        raise OSError("not a plain file")  # reading a pipe or a device may never end
     # Only the formats of SUFFIXES: faster, and no rare decoder ever sees a file from outside.
     return Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=_FORMATS)
 

@@ -224,6 +224,8 @@ def broken(error: Exception) -> str:
         return "not an image that can be read"
     if isinstance(error, FileNotFoundError):
         return "the file is not there any more"
+    if type(error).__name__ == "DecompressionBombError":
+        return "the image has too many pixels to be opened safely; put a smaller one there"
     return f"the image cannot be read ({type(error).__name__}: {error})"
 
 

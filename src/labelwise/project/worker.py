@@ -126,7 +126,7 @@ def run(folder: Path, once: bool = False, parent: int | None = None) -> None:
     `parent`: until that process, which started this one, is gone. It is named and not looked up here: it may have
     been killed while this one was still importing.
     """
-    with only_one(folder), contextlib.closing(Project.open(folder)) as project:
+    with only_one(folder, parent), contextlib.closing(Project.open(folder)) as project:
         signs = Signs(folder)
         message = "stopped"
         try:
@@ -168,19 +168,23 @@ def log(folder: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Hold the lock of the project's worker; the system lets go of it when the process ends, however it does."""
+def only_one(folder: Path, parent: int | None = None) -> Iterator[None]:
+    """Hold the lock of the project's worker; the system lets go of it when the process ends, however it does.
+
+    Where another worker has it: an error after a while, or, for the worker of a page (`parent`), its turn when that
+    one goes. Two pages may serve one project, and either may be stopped.
+    """
     if not folder.is_dir():
         raise StoreError(f"{folder} holds no project")
     handle = os.open(folder / "worker.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _lock(handle, folder)
+        _lock(handle, folder, parent)
         yield
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, folder: Path) -> None:
+def _lock(handle: int, folder: Path, parent: int | None) -> None:
     try:
         import fcntl
     except ImportError:  # Windows: one worker at a time is up to the user; the store refuses a round made twice
@@ -191,7 +195,9 @@ def _lock(handle: int, folder: Path) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > until:
+            if parent is not None and os.getppid() != parent:
+                raise SystemExit(0) from None
+            if parent is None and time.monotonic() > until:
                 raise StoreError(f"{folder}: another worker is at work on this project; it is enough") from None
             time.sleep(0.2)
 

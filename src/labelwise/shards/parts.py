@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labelwise.pool import Pool
-from labelwise.shards.place import place
+from labelwise.shards.place import place, place_aside
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.spec import Signal
@@ -95,7 +95,10 @@ def _mapped(file: np.memmap, where: slice) -> Mapped:
 
 @dataclass(frozen=True)
 class ReadPart:
-    """Makes a shard by reading some rows of a pool with a copy of the model."""
+    """Makes a shard by reading some rows of a pool with a copy of the model.
+
+    Its columns are in mapped files in `folder`, in temporary ones if `aside`, else in memory.
+    """
 
     reader: Reader | None
     pool: Pool
@@ -104,11 +107,16 @@ class ReadPart:
     batch: int
     labelled: Labelled
     folder: Path | None
+    aside: bool = False
 
     def __call__(self) -> Shard:
         _to_device(getattr(self.reader, "model", None))
         stream = read(self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
-        (shard,) = place(stream, len(self.ids), self.folder).map(lambda one: one)
+        if self.aside and self.folder is None:
+            placed = place_aside(stream, len(self.ids))
+        else:
+            placed = place(stream, len(self.ids), self.folder)
+        (shard,) = placed.map(lambda one: one)
         return shard
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def place(stream: Iterable[Rows], n: int, folder: Path | None = None) -> Shards:
     if start != n:
         raise StoreError(f"expected {n} rows from the stream, found {start}; the pool changed while it was read")
     return shards_of(ids_N, columns)
+
+
+def place_aside(stream: Iterable[Rows], n: int) -> Shards:
+    """Shards in mapped files that have no name any more: they are gone with the last use, even after a kill.
+
+    They are made where temporary files go (TMPDIR), which should be a disk and not memory.
+    """
+    with tempfile.TemporaryDirectory(prefix="labelwise-", ignore_cleanup_errors=True) as folder:
+        return place(stream, n, Path(folder))
 
 
 def _check_form(columns: Mapping[Signal, Tensor], rows: Rows) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from labelwise.pool import Ledger
+from labelwise.pool import Ledger, Pool
+from labelwise.shards import Shards, place
+from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Features, Label, Signal
+from labelwise.signals.spec import Features, Label, Signal, stored
 from labelwise.train.fit import Fit
 
 
@@ -33,3 +35,27 @@ def beside(rows: Rows, ids: Tensor, known: Mapping[Signal, Tensor]) -> Rows:
         return rows
     at = torch.searchsorted(ids, rows.ids)
     return Rows(rows.ids, {**rows.columns, **{signal: column[at] for signal, column in known.items()}})
+
+
+def reader_for(wanted: tuple[Signal, ...], fit: Callable[[], Fit]) -> Reader | None:
+    """The model, where one of these signals comes from it."""
+    return fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
+
+
+def looked_back(ledger: Ledger) -> Labelled:
+    """The labelled rows for signals that look back at them, by id."""
+    order = ledger.labelled.argsort()
+    return Labelled(ledger.labelled[order], ledger.labels[order])
+
+
+def labelled_rows(
+    pool: Pool, signals: tuple[Signal, ...], ledger: Ledger, fit: Callable[[], Fit], batch: int
+) -> Shards:
+    """The labelled rows with these signals; what the answers and training know is not read."""
+    behind = looked_back(ledger)
+    if not len(behind.ids):
+        return Shards([])
+    known = known_columns(behind.ids, stored(signals), ledger, fit)
+    wanted = tuple(signal for signal in stored(signals) if signal not in known)
+    stream = read(reader_for(wanted, fit), pool, behind.ids, wanted, batch, behind)
+    return place((beside(rows, behind.ids, known) for rows in stream), len(behind.ids))

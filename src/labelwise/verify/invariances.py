@@ -21,6 +21,7 @@ from labelwise.verify.outcome import CheckFailed, NotApplicable
 from labelwise.verify.problems import Problem, asked, chosen, labelled_arrays, pool_of, same, same_ids, true
 
 NUDGE = 1e-6  # how far float32 may put a number from its place
+SMALLEST_BLOCK = 64  # rows; see shards/shards.py
 OTHER_SEEDS = 5
 MORE_SEEDS = 24
 
@@ -101,6 +102,8 @@ def _in_shards(strategy: Strategy, problem: Problem, count: int) -> Selection:
 
 def block_size(strategy: Strategy, problem: Problem, sizes: tuple[int, ...] = (1, 10_000), count: int = 1) -> None:
     """The same picks whatever the size of the blocks that rows are read in, also with rows in another order."""
+    if len(problem.ids) <= SMALLEST_BLOCK:
+        raise NotApplicable(f"{len(problem.ids)} rows are one block whatever its size; give more than {SMALLEST_BLOCK}")
     expected = _in_shards(strategy, problem, 1)
     for size in sizes:
         order = Key(size).numpy().permutation(len(problem.ids))

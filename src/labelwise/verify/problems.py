@@ -90,9 +90,12 @@ def asked(strategy: Strategy, arrays: Iterable[str] | None = None) -> tuple[Sign
     return tuple(dict.fromkeys(kept))
 
 
-def problem_for(strategy: Strategy, seed: int, n: int = ROWS, k: int = PICKS, device: str = "cpu") -> Problem:
-    """A random problem of the arrays that the strategy needs."""
-    arrays = random_arrays(n, seed)
+def problem_for(
+    strategy: Strategy, seed: int, n: int = ROWS, k: int = PICKS, copies: int = 1, device: str = "cpu"
+) -> Problem:
+    """A random problem of the arrays that the strategy needs, with each row so many times."""
+    arrays = {name: np.concatenate([one] * copies) for name, one in random_arrays(n // copies, seed).items()}
+    n = n // copies * copies
     if any(isinstance(signal, GradSketch) for signal in asked(strategy)):
         arrays["grad_sketch"] = Key(seed).fold("sketch").numpy().normal(size=(n, 8))
     unknown = [signal.array for signal in asked(strategy) if signal.array not in arrays]

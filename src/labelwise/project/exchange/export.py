@@ -123,7 +123,7 @@ def _check_file(project: Project, to: Path, force: bool) -> None:
     where = os.path.realpath(to)
     if where == os.path.realpath(project.settings.path(project.folder)):
         raise ArgumentError(f"--to {to}: that is the data of the project; name another file")
-    if to.parent.exists() and os.path.realpath(to.parent) == os.path.realpath(project.folder):
+    if where.startswith(os.path.realpath(project.folder) + os.sep):
         raise ArgumentError(f"--to {to}: the files in {project.folder} are the project's own; name one elsewhere")
     if to.is_dir():
         raise StoreError(f"{to} is a folder; a file is written: name one with --to")

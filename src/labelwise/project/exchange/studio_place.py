@@ -87,11 +87,13 @@ def _made(ours: Project, client: Client, key: str) -> int:
     if ours.settings.task == "classify" and not classes:
         raise LabelError("the project has no classes yet, so nothing could be chosen in Label Studio; add some first")
     title = ours.settings.name[:50].strip()
-    wanted = {
+    wanted: dict[str, Any] = {
         "title": title if len(title) >= 3 else f"{title} labels",
         "description": f"Labels chosen by Labelwise. Key: {key}",
         "label_config": config(ours, classes),
     }
+    if ours.settings.people > 1:
+        wanted["maximum_annotations"] = ours.settings.people
     return int(client.post("/api/projects/", wanted)["id"])
 
 

@@ -58,7 +58,7 @@ def push(
     project_id: int | None = None,
     image_url: str | None = None,
 ) -> Pushed:
-    """Make a task of each pick of a round, the last by default, that has neither an answer nor a task yet.
+    """Make a task of each pick of a round, the last by default, that still needs an answer and has no task.
 
     Images go inside the tasks, or are found by Label Studio below `image_url`.
     """
@@ -78,8 +78,8 @@ def push(
     control = control_in(client.get(f"/api/projects/{place.project}/"), ours, classes_of(ours))
     there = {_row(task, place.key) for task in client.tasks(place.project)}
     picks = store.picks(number)
-    answers = store.answers()
-    wanted = [one for one in picks if one.row not in there and one.row not in answers]
+    closed = _closed(ours)
+    wanted = [one for one in picks if one.row not in there and one.row not in closed]
     refs = {item.row: item.ref for item in store.items([one.row for one in wanted])} if wanted else {}
     tasks, faults = [], []
     for one in wanted:
@@ -94,7 +94,7 @@ def push(
     for start in range(0, len(tasks), BATCH):
         client.post(f"/api/projects/{place.project}/import", tasks[start : start + BATCH])
     had = sum(one.row in there for one in picks)
-    done = sum(one.row in answers and one.row not in there for one in picks)
+    done = sum(one.row in closed and one.row not in there for one in picks)
     return Pushed(place.project, client.url, number, len(tasks), had, done, tuple(faults))
 
 
@@ -171,6 +171,12 @@ class _Taker:
         self._ours.store.add_class(value, who)
         self._classes.append(value)
         return True
+
+
+def _closed(ours: Project) -> set[int]:
+    """Rows that as many people have answered as are wanted; a skip is no answer."""
+    counted = ballots(ours.store.events()).items()
+    return {row for row, by in counted if sum(one.kind != "skip" for one in by.values()) >= ours.store.people}
 
 
 def _row(task: dict[str, Any], key: str) -> int | None:

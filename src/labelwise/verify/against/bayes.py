@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwise.verify.against.scores import bald
 from labelwise.verify.case import Case
 from labelwise.verify.problems import close, same_ids
 from labelwise.verify.references import bayes as slow
+from labelwise.verify.references.uncertainty import highest_first
 
-__all__ = ["acs_fw", "bald", "batchbald"]
+
+def bald(case: Case) -> None:
+    """H[mean p] - mean H[p] of each row, by loops."""
+    for turn, scale in enumerate((0.5, 1.0, 3.0, 2.0)):
+        rng = case.rng("bald", turn)
+        log_probs = slow.random_log_probs(rng, 30, 7, 4, scale)
+        ids, k = rng.permutation(300)[:30], int(rng.integers(1, 31))
+        got = case.select(k, {"log_probs": log_probs}, ids)
+        scores = slow.bald(log_probs)
+        same_ids(got.ids, highest_first(ids, [round(s, 11) for s in scores], k), "highest information")
+        close(np.sort(got.scores), np.sort(scores)[::-1][:k][::-1], "scores", 0.0, 1e-12)
 
 
 def batchbald(case: Case) -> None:

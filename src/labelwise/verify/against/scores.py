@@ -13,7 +13,6 @@ import torch
 from labelwise.keys import Key
 from labelwise.verify.case import Case
 from labelwise.verify.problems import close, same_ids, true
-from labelwise.verify.references import bayes
 from labelwise.verify.references import dynamical as slow_dynamical
 from labelwise.verify.references import uncertainty as slow
 from labelwise.verify.references.chance import chi_square_p
@@ -88,15 +87,3 @@ def dynamical(case: Case) -> None:
             whole = case.having({"gamma": gamma, "diverse": True})
             got = case.select(k, {**arrays, "grad_sketch": g}, ids, strategy=whole)
             same_ids(got.ids, slow_dynamical.by_batch(scores, g, ids, k), f"gamma = {gamma}, with terms between picks")
-
-
-def bald(case: Case) -> None:
-    """H[mean p] - mean H[p], by loops; kept here with the other scores of single rows."""
-    for turn, scale in enumerate((0.5, 1.0, 3.0, 2.0)):
-        rng = case.rng("bald", turn)
-        log_probs = bayes.random_log_probs(rng, 30, 7, 4, scale)
-        ids, k = rng.permutation(300)[:30], int(rng.integers(1, 31))
-        got = case.select(k, {"log_probs": log_probs}, ids)
-        scores = bayes.bald(log_probs)
-        same_ids(got.ids, slow.highest_first(ids, [round(s, 11) for s in scores], k), "highest information")
-        close(np.sort(got.scores), np.sort(scores)[::-1][:k][::-1], "scores", 0.0, 1e-12)

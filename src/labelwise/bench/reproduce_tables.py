@@ -1,0 +1,256 @@
+"""Runs a table of a paper: a suite of the benchmark for each sheet, in a folder where a stopped run goes on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labelwise.bench import dynamical_tables, sabal_tables
+from labelwise.bench.paper_sheets import chosen, seconds_of
+from labelwise.bench.paper_tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
+from labelwise.bench.paper_verdicts import (
+    Claim,
+    Rows,
+    Stat,
+    above,
+    below_all,
+    beside,
+    best,
+    every_round,
+    falling,
+    near,
+    said,
+)
+from labelwise.bench.plots import curve_panels, lines
+from labelwise.bench.reproductions import Reproduction, Result, Setting, device_of
+from labelwise.bench.runner import read_run, run_suite
+from labelwise.bench.suite import slug
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.report import Curves, Record, area, learning_curves
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A sheet with the records of its runs that are complete, and how many runs there should be."""
+
+    sheet: Sheet
+    records: list[Record]
+    cells: int
+
+    @property
+    def done(self) -> int:
+        """Runs that are complete."""
+        return len({(record.strategy, record.seed) for record in self.records})
+
+
+def paper_rows(name: str) -> Rows:
+    """The paper's own numbers; none where the paper has a picture."""
+    table = _papers().get(name, {"rows": {}})
+    return {
+        row: {column: Stat(value[0], value[1] if len(value) > 1 else None) for column, value in found.items()}
+        for row, found in table["rows"].items()
+    }
+
+
+def run_table(table: PaperTable, setting: Setting) -> Result:
+    """Run what is left of a table and put it beside the paper's."""
+    if setting.data is not None:
+        raise ArgumentError(f"{table.name} has its own data sets; expected no --data, or --only with a row")
+    sheets, missing = chosen(table, setting)
+    ran = [_ran(table, sheet, setting) for sheet in sheets]
+    ran = [one for one in ran if one.records]
+    if not ran:
+        raise StoreError(f"{table.name}: no run is complete in {setting.work}; start it without --page, or see failures.txt")
+    curves = {one.sheet.name: learning_curves(_scored(one.records, setting)) for one in ran}
+    ours = numbers_of(table, ran, curves)
+    paper = paper_rows(table.name)
+    unfinished = [
+        f"{one.sheet.name}: {one.done} of {one.cells} runs are complete." for one in ran if one.done < one.cells
+    ]
+    size = "" if setting.scale == "paper" else _NOT_COMPARED
+    verdict = said(claims_of(table, ours), ours, paper)
+    band = near(ours, paper) if setting.scale == "paper" else ""
+    numbers = {
+        "by": table.by,
+        "ours": {row: {name: vars(stat) for name, stat in found.items()} for row, found in ours.items()},
+        "papers": {row: {name: vars(stat) for name, stat in found.items()} for row, found in paper.items()},
+        "seconds": {kind: round(sum(getattr(r, kind) for one in ran for r in one.records)) for kind in _SECONDS},
+        "sheets": [_about(one) for one in ran],
+        "missing": [*missing, *unfinished],
+        "environment": ran[0].records[0].environment | {"seed": str(setting.seed)},
+    }
+    if table.by == "area":
+        numbers["plain_mean"] = {name: _plain(found) for name, found in curves.items()}
+    changed = table.compat if setting.paper_compat else ()
+    differences = (
+        *(line for one in ran for line in one.sheet.said), *missing, *unfinished, *table.differences,
+        *(f"Here as the paper: {line}" for line in changed),
+    )  # fmt: skip
+    shown = "\n\n".join(part for part in (size, markdown_of(ours, paper), band, _sizes(ran), _spent(numbers)) if part)
+    records = tuple(record for one in ran for record in one.records)
+    return Result(numbers, _picture(table, ours, curves), verdict, shown, records, tuple(dict.fromkeys(differences)))
+
+
+def _ran(table: PaperTable, sheet: Sheet, setting: Setting) -> Ran:
+    """The records of a sheet, after running what is left of it."""
+    assert setting.work is not None, "reproduce() names a folder"
+    run = setting.work / slug(sheet.name)
+    suite = suite_of(sheet, table.name, setting.seed, device_of(setting), max(1, setting.processes))
+    cells = suite.cells()[0]
+    if not setting.page:
+        before = 0
+        for progress in run_suite(suite, f"# {table.name} {sheet.name}\n", run, _processes(setting)):
+            done = sum(progress.finished(cell) for cell in cells)
+            if done != before:
+                before = done
+                setting.say(f"{sheet.name}: {done} of {len(cells)} runs, {progress.done} of {progress.total} rounds")
+        if progress.failed:
+            name, text = next(iter(progress.failed.items()))
+            setting.say(f"{len(progress.failed)} runs failed; {name}: {text.strip().splitlines()[-1]}")
+    found = read_run(run) if (run / "records").is_dir() else []
+    wanted = {cell.name for cell in cells}
+    full = {record.run for record in found if record.round == sheet.rounds} & wanted
+    return Ran(sheet, [record for record in found if record.run in full], len(cells))
+
+
+def numbers_of(table: PaperTable, ran: list[Ran], curves: Mapping[str, Mapping[str, Curves]]) -> Rows:
+    """Our numbers in the form of the paper's table."""
+    rows: dict[str, dict[str, Stat]] = {}
+    for one in ran:
+        for name in [spec.label for spec in one.sheet.strategies if spec.label in curves[one.sheet.name]]:
+            values_ST = 100 * curves[one.sheet.name][name].values_ST
+            if table.by == "area":
+                rows.setdefault(one.sheet.row, {})[name] = _stat(100 * area(curves[one.sheet.name][name]))
+            elif table.by == "last":
+                rows.setdefault(one.sheet.row, {})[one.sheet.column] = _stat(values_ST[:, -1])
+            else:
+                for t in range(values_ST.shape[1]):
+                    rows.setdefault(str(t), {})[name] = _stat(values_ST[:, t])
+    return rows
+
+
+def claims_of(table: PaperTable, rows: Rows) -> list[Claim]:
+    """What is asked of a table: orders and bands."""
+    own = table.own
+    if table.by == "round":
+        last = list(rows)[-1]
+        claims = [every_round(one, min(3, int(last)), table.random) for one in own]
+        return [*claims, *(every_round(one, 1, None) for one in own), best(last, own, "round ")]
+    if table.by == "last":
+        order = [row for row in dict.fromkeys(sheet.row for sheet in table.sheets) if row in rows]
+        columns = dict.fromkeys(column for row in order for column in rows[row])
+        return [falling(column, order) for column in columns] if len(order) > 1 else []
+    claims = []
+    for row, found in rows.items():
+        if "Variance only" in found:
+            claims += [above(row, one, other) for one in own for other in ("Variance only", f"{one}, bias only")]
+        elif "BADGE" in found:
+            claims += [below_all(row, table.random), beside(row, own, "BADGE")]
+        else:
+            claims += [*(above(row, one, table.random) for one in own), best(row, own)]
+    return claims
+
+
+def markdown_of(ours: Rows, paper: Rows) -> str:
+    """Our numbers, the paper's below each in italics."""
+    columns = list(dict.fromkeys(name for found in ours.values() for name in found))
+    out = ["|  | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    for row, found in ours.items():
+        out.append(f"| {row} | " + " | ".join(str(found.get(name, "")) for name in columns) + " |")
+        if row in paper:
+            theirs = [f"*{paper[row][name]}*" if name in paper[row] else "" for name in columns]
+            out.append("| *paper* | " + " | ".join(theirs) + " |")
+    return "\n".join(out) + "\n\nMean ± standard deviation over seeds, in per cent."
+
+
+def _scored(records: list[Record], setting: Setting) -> list[Record]:
+    """The records with the number that is reported: with paper_compat the best of the round."""
+    if not setting.paper_compat or "looked" not in records[0].notes.get("training", {}):
+        return records
+    return [replace(one, metrics={**one.metrics, "accuracy": one.notes["training"]["looked"]}) for one in records]
+
+
+def _picture(table: PaperTable, ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
+    if table.by != "last":
+        shown = {name: {_drawn(one): found[one] for one in found} for name, found in curves.items()}
+        return curve_panels(shown)
+    columns = dict.fromkeys(column for found in ours.values() for column in found)
+    by_name = {}
+    for column in columns:
+        rows = [row for row in ours if column in ours[row]]
+        by_name[column] = ([int(row[2:].split(",")[0]) for row in rows], [ours[row][column].mean for row in rows])
+    return lines((table.what, "rounds", "accuracy %"), by_name)
+
+
+def _drawn(name: str) -> str:
+    return "random" if name == "Random" else name  # drawn in grey
+
+
+def _about(one: Ran) -> dict[str, Any]:
+    sheet = one.sheet
+    about = {"name": sheet.name, "data": sheet.data, "rows": pool_rows(sheet), "valid": valid_rows(sheet)}
+    about |= {"start": sheet.start, "k": sheet.k, "rounds": sheet.rounds, "seeds": sheet.seeds}
+    return about | {"model": vars(sheet.model), "strategies": [vars(spec) for spec in sheet.strategies]}
+
+
+def _sizes(ran: list[Ran]) -> str:
+    """What was run, a line for each sheet."""
+    return "\n".join(
+        f"- {one.sheet.name}: {one.sheet.data}, {pool_rows(one.sheet)} rows"
+        + (f" ({valid_rows(one.sheet)} of them set aside)" if one.sheet.valid else "")
+        + f", {one.sheet.start} first labels, {one.sheet.rounds} batches of {one.sheet.k}, {one.sheet.seeds} seeds; "
+        + f"{one.sheet.model.kind}: "
+        + ", ".join(f"{name} {value}" for name, value in one.sheet.model.parameters.items() if value is not None)
+        for one in ran
+    )
+
+
+def _spent(numbers: Mapping[str, Any]) -> str:
+    seconds = numbers["seconds"]
+    return (
+        f"All runs together: {seconds['train_seconds']} s of training, {seconds['read_seconds']} s of reading the "
+        f"pool, {seconds['select_seconds']} s of choosing."
+    )
+
+
+def _plain(found: Mapping[str, Curves]) -> dict[str, float]:
+    """The area as a plain mean over the rounds, which the paper may have taken."""
+    return {name: float(100 * area(one, "mean").mean()) for name, one in found.items()}
+
+
+def _stat(values: Any) -> Stat:
+    numbers = [float(value) for value in values]
+    return Stat(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
+
+
+def _processes(setting: Setting) -> int:
+    return setting.processes if setting.processes > 1 else 0
+
+
+@functools.cache
+def _papers() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("paper_numbers.json").read_text(encoding="utf-8"))
+    return found
+
+
+_NOT_COMPARED = "This is not the paper's size: compare orders, not numbers."
+_SECONDS = ("train_seconds", "read_seconds", "select_seconds")
+TABLES = (*sabal_tables.TABLES, *dynamical_tables.TABLES)
+
+REPRODUCTIONS = tuple(
+    Reproduction(
+        table.name,
+        table.paper,
+        table.what,
+        functools.partial(run_table, table),
+        table.data,
+        functools.partial(seconds_of, table),
+        tables=True,
+    )
+    for table in TABLES
+)

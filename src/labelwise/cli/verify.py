@@ -1,0 +1,210 @@
+"""`labelwise verify`: the strategies against slow references, their invariances and theorems, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labelwise.choose import Strategy
+    from labelwise.verify.outcome import Outcome
+    from labelwise.verify.run import Job
+
+MARKS = {"passed": "[green]ok[/]", "failed": "[bold red]NO[/]", "not applicable": "[dim]-[/]"}
+THEOREMS = "theorems"  # the column of all checks that only some strategies have
+WIDE = 132  # columns of a terminal in which titles are written out
+SHORT = {
+    "reference": "ref",
+    "law": "law",
+    THEOREMS: "thm",
+    "k rows": "k",
+    "row order": "row",
+    "ids": "ids",
+    "blocks": "blk",
+    "shards": "shd",
+    "labelled order": "lab",
+    "dtype": "typ",
+    "device": "dev",
+    "NaN": "NaN",
+    "state": "sta",
+    "chance": "cha",
+    "inputs": "inp",
+}
+
+
+def verify(
+    names: list[str] = typer.Argument(
+        None, metavar="[STRATEGY]...", help="Names, or my_module:MyStrategy for one of your own; all of ours if none."
+    ),
+    seed: int = typer.Option(0, min=0, help="Of the random problems."),
+    device: str = typer.Option("cpu", help="cpu, or cuda to run every check there; cpu compares with CUDA if it can."),
+    reference: str = typer.Option(
+        None, help="For one of your own: my_module:slow_function, or the name of a strategy of ours it must equal."
+    ),
+    json_file: Path = typer.Option(None, "--json", metavar="FILE", help="Write every outcome to this file."),
+    out: Path = typer.Option(Path("labelwise-verify"), help="Folder for the arrays of checks that fail."),
+) -> None:
+    """Check the strategies on this machine: against slow references, order, blocks, shards, dtype, device, theorems.
+
+    Exit code 1 if anything fails; the seed and the arrays of a failing check are saved to a file.
+
+    [bold]labelwise verify badge kcenter --seed 3[/]
+    """
+    from rich.console import Console
+
+    from labelwise.errors import ArgumentError
+    from labelwise.strategies import names as every
+    from labelwise.verify.run import plan_one
+
+    if reference is not None and len(names or []) != 1:
+        raise ArgumentError("--reference is about one strategy: name it")
+    console = Console()
+    jobs = []
+    for name in names or every():
+        made, held = _strategy(name), reference if reference is None or ":" not in reference else _found(reference)
+        jobs.extend(plan_one(made, seed, device, reference=held))
+    outcomes = _run(jobs, console, out)
+    _table(outcomes, console)
+    _reasons(outcomes, console)
+    if json_file is not None:
+        _write(outcomes, json_file, seed, device)
+    failed = [one for one in outcomes if one.status == "failed"]
+    passed = sum(one.status == "passed" for one in outcomes)
+    seconds = sum(one.seconds for one in outcomes)
+    strategies = len({one.strategy for one in outcomes})
+    end = f"{passed} checks of {strategies} strategies passed, {len(failed)} failed, in {seconds:.0f} s (seed {seed})"
+    console.print(f"[bold {'red' if failed else 'green'}]{end}[/]", highlight=False)
+    if failed or not passed:
+        raise typer.Exit(1)
+
+
+def _strategy(name: str) -> Strategy:
+    """One of ours by name, or one of the user's as module:name."""
+    from labelwise import strategies
+    from labelwise.choose import Strategy as Kind
+    from labelwise.errors import ArgumentError
+
+    if ":" not in name:
+        return strategies.get(name)
+    found = _found(name)
+    try:
+        made = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise ArgumentError(f"{name} cannot be made without arguments: {error}; name an instance instead") from error
+    if not isinstance(made, Kind):
+        raise ArgumentError(f"{name} must be a labelwise Strategy or its class, found {type(made).__name__}")
+    return made
+
+
+def _found(name: str) -> Any:
+    """What module:name names; modules are looked for in the current folder too."""
+    import importlib
+    import sys
+
+    from labelwise.errors import ArgumentError
+
+    module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ArgumentError(f"{name}: the module {module!r} cannot be imported from here: {error}") from error
+    except AttributeError as error:
+        raise ArgumentError(f"{name}: the module {module!r} has no {attribute!r}") from error
+
+
+def _run(jobs: list[Job], console: Console, out: Path) -> list[Outcome]:
+    from dataclasses import replace
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from labelwise.verify.outcome import save_case
+    from labelwise.verify.run import run
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    outcomes: list[Outcome] = []
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(jobs))
+        for job in jobs:
+            bar.update(task, description=f"[bold]{job.name}[/]: {job.check}")
+            outcome = run(job)
+            if outcome.status == "failed":
+                outcome = replace(outcome, saved=str(save_case(outcome, out)))
+                bar.print(f"[bold red]FAILED  {job.name}, {job.check}[/]")
+            outcomes.append(outcome)
+            bar.advance(task)
+    return outcomes
+
+
+def _columns(outcomes: list[Outcome]) -> list[str]:
+    """Titles of the columns: what only some strategies have is put together under one title."""
+    from labelwise.verify.invariances import INVARIANCES
+
+    seen = {one.check for one in outcomes}
+    own = ["reference", "law", THEOREMS]
+    return [*own, *(title for title in INVARIANCES if title in seen)]
+
+
+def _column(check: str, titles: list[str]) -> str:
+    return check if check in titles else THEOREMS
+
+
+def _table(outcomes: list[Outcome], console: Console) -> None:
+    """Strategies by checks."""
+    from rich import box
+    from rich.table import Table
+
+    titles, wide = _columns(outcomes), console.width >= WIDE
+    table = Table(box=box.SIMPLE_HEAD if wide else None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("strategy", no_wrap=not wide)
+    for title in titles:
+        table.add_column(title if wide else SHORT.get(title, title), justify="center", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    for name in dict.fromkeys(one.strategy for one in outcomes):
+        mine = [one for one in outcomes if one.strategy == name]
+        cells = [_mark([one for one in mine if _column(one.check, titles) == title]) for title in titles]
+        table.add_row(f"[bold]{name}[/]", *cells, f"{sum(one.seconds for one in mine):.1f}")
+    console.print(table)
+    if not wide:
+        legend = ", ".join(f"{SHORT[title]} = {title}" for title in titles if SHORT.get(title, title) != title)
+        console.print(f"[dim]{legend}, s = seconds[/]", highlight=False)
+
+
+def _mark(found: list[Outcome]) -> str:
+    """The worst of some outcomes: one that failed, then one that passed."""
+    statuses = {one.status for one in found}
+    return next((MARKS[one] for one in ("failed", "passed") if one in statuses), MARKS["not applicable"])
+
+
+def _reasons(outcomes: list[Outcome], console: Console) -> None:
+    """Why checks do not apply, each reason once; and what was found where one failed."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in outcomes:
+        if one.status == "not applicable":
+            reasons.setdefault((one.check, one.why), []).append(one.strategy)
+    strategies = len({one.strategy for one in outcomes})
+    for (check, why), names in reasons.items():
+        whose = "all" if len(names) == strategies and strategies > 1 else ", ".join(names)
+        console.print(f"[dim]- {check}[/] ({whose}): {why}", highlight=False, markup=True)
+    for one in outcomes:
+        if one.status == "failed":
+            console.print(f"[bold red]FAILED  {one.strategy}, {one.check}[/]", highlight=False)
+            console.print(f"    {one.why}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"    seed {one.seed}; arrays in {one.saved}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _write(outcomes: list[Outcome], path: Path, seed: int, device: str) -> None:
+    """Every outcome with the environment it was found in."""
+    import json
+
+    from labelwise.report.atomic import write_text
+    from labelwise.report.environment import environment
+
+    checks = [one.as_json() for one in outcomes]
+    whole = {"ok": all(one.status != "failed" for one in outcomes), "seed": seed, "device": device}
+    write_text(path, json.dumps({**whole, "environment": environment(), "checks": checks}, indent=1) + "\n")
