@@ -14,15 +14,18 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import labelwise as lw
+from labelwise.choose import progress
 from labelwise.choose.kept import select_kept
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.shards.journal import FolderJournal
-from labelwise.shards.parts import array_parts, mapped_file
+from labelwise.shards.parts import ReadPart, array_parts, mapped_file
 from labelwise.shards.ray import Ray
+from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Embedding, Probs
 from test_every_strategy import NAMES, _inputs, _labelled, _same, _shards
 
@@ -229,7 +232,7 @@ def cluster():
         ray.shutdown()
 
 
-@pytest.mark.parametrize("name", ["entropy", "badge", "kcenter", "sabal-greedy", "batchbald", "bss"])
+@pytest.mark.parametrize("name", ["badge", "sabal-greedy", "batchbald", "bss"])
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_the_picks_of_one_process(name, cluster):
     inputs, rows = _inputs(300), np.random.default_rng(3).normal(size=(9, 5))
@@ -265,3 +268,113 @@ def test_an_error_in_a_worker_is_the_error_of_one_process(cluster):
     inputs["embedding"][123, 2] = np.nan
     with pytest.raises(lw.errors.NumericsError, match="row id 123"):
         lw.select("kcenter", 5, embedding=inputs["embedding"], engine=cluster)
+
+
+def _asked(engine, **more):
+    """A batch of a session whose model is trained on answers that were not asked for, and the session."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6)).astype("float32")
+    model = lw.TorchLearner(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), epochs=4)
+    session = lw.Session(x, model, "badge", classes=3, seed=0, engine=engine, **more)
+    session.tell(np.arange(30), np.arange(30) % 3)
+    return session.ask(12), session
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(cluster, monkeypatch, tmp_path):
+    import ray
+
+    from labelwise.shards import ray as module
+
+    expected, _ = _asked(None)
+    begun, makers, begin = [], [], module.RemoteShard.begin
+
+    def losing(self, fn):
+        begun.append(self)
+        makers.append(self._maker)
+        if len(begun) == 11:
+            ray.kill(self._actor)
+        return begin(self, fn)
+
+    monkeypatch.setattr(module.RemoteShard, "begin", losing)
+    got, _ = _asked(cluster, max_memory="200MB", spill=tmp_path)
+    assert sum(shard._losses for shard in set(begun)) == 1
+    assert {len(maker.ids) for maker in makers} == {185}  # of 370 free rows, each worker read half
+    assert all(maker.reader is not None for maker in makers)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool-0", "pool-1"]
+    _same(got, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rounds_on_ray_are_those_of_one_process(cluster):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(120, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    model = lw.TorchLearner(lambda: nn.Linear(4, 2), epochs=3)
+    there, here = (list(lw.rounds(x, y, model, "margin", 5, 1, engine=engine)) for engine in (cluster, None))
+    assert [one.picked for one in there] == [one.picked for one in here]
+    assert [one.metrics for one in there] == [one.metrics for one in here]
+
+
+def test_a_part_is_read_where_it_lives(tmp_path):
+    """What a worker does, in this process: read its rows with the model, into memory, files with or without a name."""
+    _, session = _asked(None)
+    reader, ids = session.fit().reader, torch.arange(50, 90)
+    none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    makers = [
+        ReadPart(reader, session.pool, ids, (Probs(), Embedding()), 16, none, folder, aside)
+        for folder, aside in ((None, False), (tmp_path / "part", False), (None, True))
+    ]
+    shards = [cloudpickle.loads(cloudpickle.dumps(maker))() for maker in makers]
+    for shard in shards:
+        assert torch.equal(shard.ids, ids)
+        assert torch.equal(shard.columns[Probs()], shards[0].columns[Probs()])
+    assert len(list((tmp_path / "part").glob("*.npy"))) == 2
+
+
+def test_progress_is_told_and_may_stop_a_selection():
+    inputs, heard = _inputs(300), {}
+    for name in (
+        "kcenter",
+        "badge",
+        "typiclust",
+        "probcover",
+        "bss",
+        "batchbald",
+        "acs-fw",
+        "sabal-greedy",
+        "sabal-iht",
+    ):
+        told = heard[name] = []
+        lw.select(name, 40, **inputs, progress=lambda done, total, told=told: told.append((done, total)))
+    lw.select("bait", 10, **inputs, progress=lambda done, total: heard.setdefault("bait", []).append((done, total)))
+    for name, told in heard.items():
+        assert told, name
+        assert [done for done, _ in told] == sorted(done for done, _ in told), name
+        assert all(0 <= done <= total for done, total in told), name
+    assert heard["kcenter"][-1] == heard["badge"][-1] == (39, 39)
+    assert heard["sabal-greedy"][-1] == heard["typiclust"][-1] == (40, 40)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lw.select("sabal-greedy", 40, **inputs, progress=stop)
+    with pytest.raises(ArgumentError, match="progress is a function"):
+        lw.select("entropy", 2, **inputs, progress=7)
+    before = len(heard["kcenter"])
+    lw.select("kcenter", 40, **inputs)  # nobody listens any more
+    assert len(heard["kcenter"]) == before
+
+
+def test_what_a_listener_hears_is_spaced_and_ends_with_the_last(monkeypatch):
+    heard, now = [], [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.told(lambda done, total: heard.append(done)):
+        for done in range(1, 101):
+            now[0] += 0.01
+            progress.tick(done, 100)
+    progress.tick(5, 5)
+    assert heard[0] == 1
+    assert heard[-1] == 100
+    assert 18 <= len(heard) <= 22

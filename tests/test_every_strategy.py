@@ -21,7 +21,7 @@ from labelwise.verify.problems import Problem, labelled_arrays, pool_of, random_
 
 NAMES = lw.strategies.names()
 # What verify may leave out: draws by ids, strategies that ask nothing of labelled rows, or nothing of the pool.
-BY_CHANCE = ("random", "kcenter", "badge", "typiclust", "probcover", "bss", "leverage", "volume", "batchbald", "ally")
+BY_CHANCE = ("random", "badge", "typiclust", "probcover", "bss", "leverage", "volume", "batchbald", "ally")
 NOT_APPLICABLE = {(name, "ids") for name in (*BY_CHANCE, "albl")}
 NOT_APPLICABLE |= {(name, "labelled order") for name in NAMES if not lw.strategies.get(name).needs.labelled}
 NOT_APPLICABLE |= {("random", "dtype"), ("random", "NaN")}
@@ -312,7 +312,7 @@ for name, strategy in made.items():
 
 def test_memory_stays_far_below_a_table_of_rows_by_rows():
     """20,000 rows: a float32 table of N x N takes 1,526 MB; the peak over all strategies stays under 64 MB."""
-    run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stderr
     grown = {line.split()[0]: float(line.split()[1]) for line in run.stdout.splitlines()}
     assert set(grown) == set(NAMES)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +215,7 @@ BUGS = [
     (OwnChance, "chance"),
     (NotChecked, "NaN"),
     (Writes, "inputs"),
-    (ByShard, "row order"),
+    (ByShard, "shards"),
     (BySize, "ids"),
     (Rounds, "dtype"),
     (OrderOfLabelled, "labelled order"),
@@ -266,8 +266,8 @@ def test_a_wrong_rule_of_line_6_is_caught_by_its_theorem():
     @dataclass(frozen=True)
     class Printed(lw.strategies.Sabal):
         def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-            plain = lw.strategies.Sabal(**{**vars(self), "prox": "paper"})
-            return plain.select(pool, labelled, k, key)
+            own = {one.name: getattr(self, one.name) for one in fields(self)}
+            return lw.strategies.Sabal(**{**own, "prox": "paper"}).select(pool, labelled, k, key)
 
     strategy = Printed(solver="iht", alpha=1.0, beta=0.1)
     (outcome,) = check_strategy(strategy, reference="sabal-iht", checks=["prox by brute force"]).outcomes

@@ -70,14 +70,15 @@ def choose(
     behind = _labelled_arrays(labelled)
     here = -(-len(ids) // (1 if cluster is None else cluster.parts(len(ids))))  # rows in one process
     if not behind or not strategy.needs.labelled or instead:
-        block = checked(strategy, size_of(here, k, columns), how)
+        block = checked(strategy, size_of(here, k, columns, named="ids" in given), how)
         pool = _pool(cluster, ids, columns, arrays, computed_in(columns))
         return select_kept(strategy, pool, Shards([]), k, key_of(seed), how, block)
     beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
     _check_widths(columns, beside)
     # One precision for both, the wider one: they are measured against each other.
     dtype = max(computed_in(columns), computed_in(beside), key=lambda kind: kind.itemsize)
-    block = checked(strategy, size_of(here, k, columns, dtype, len(next(iter(beside.values())))), how)
+    size = size_of(here, k, columns, dtype, len(next(iter(beside.values()))), "ids" in given or "ids" in behind)
+    block = checked(strategy, size, how)
     past = _labelled_shards(behind, beside, ids, dtype)
     return select_kept(strategy, _pool(cluster, ids, columns, arrays, dtype), past, k, key_of(seed), how, block)
 

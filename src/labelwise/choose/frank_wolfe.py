@@ -181,6 +181,7 @@ def _sums(shard: Shard) -> Tensor:
 
 
 def _products(table_BJ: Tensor, shard: Shard) -> None:
+    shard.state.pop("products", None)  # before the new ones are there: they are the largest thing kept
     shard.state["products"] = _multiplied(table_BJ, shard)
 
 

@@ -42,12 +42,17 @@ PLAIN = How()
 
 
 def size_of(
-    rows: int, k: int, columns: Mapping[Signal, Tensor], dtype: torch.dtype | None = None, labelled: int = 0
+    rows: int,
+    k: int,
+    columns: Mapping[Signal, Tensor],
+    dtype: torch.dtype | None = None,
+    labelled: int = 0,
+    named: bool = False,
 ) -> Size:
     """The size of a selection from columns such as these."""
     number = (computed_in(columns) if dtype is None else dtype).itemsize
     shapes = {signal: tuple(one.shape[1:]) or (1,) for signal, one in columns.items()}
-    return Size(rows, int(k), shapes, number, labelled)
+    return Size(rows, int(k), shapes, number, labelled, named)
 
 
 def select_kept(

@@ -29,7 +29,7 @@ COPIES = 5  # blocks that are there at once: the rows as they are computed with,
 LEAST_BLOCK = 1 << 18  # a smaller block saves nothing that counts, and calls would cost more than numbers
 LEAST_ROWS = 64  # of a block, however wide
 ROOM = 12 << 20  # allocators, small tables, the code's own objects
-ROW = 100  # bytes of a row in any strategy: id, value, and what it takes to find the highest or look up an id
+ROW, NAMED_ROW = 48, 120  # bytes of a row in any strategy, and where its id was given: ids are checked to be distinct
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Size:
         shapes: of what one row has in each column that is kept: (C,) of probabilities, (K, C) of draws.
         number: bytes of a number it is computed with, 4 or 8.
         labelled: rows already labelled.
+        named: whether the caller gave ids.
     """
 
     rows: int
@@ -49,6 +50,7 @@ class Size:
     shapes: Mapping[Signal, tuple[int, ...]]
     number: int = 4
     labelled: int = 0
+    named: bool = False
 
     def shape(self, kind: type[Signal]) -> tuple[int, ...]:
         """What one row has in the column of this kind; (1,) where there is none."""
@@ -95,7 +97,7 @@ def in_words(size: int) -> str:
 def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
     """Bytes the selection holds at most with blocks of this size."""
     at_once = min(max(block, LEAST_ROWS * size.row), size.rows * (size.row + 64))
-    kept = max(strategy.memory(size), ROW * size.rows)
+    kept = max(strategy.memory(size), (NAMED_ROW if size.named else ROW) * size.rows)
     return kept + COPIES * at_once + COPIES * size.labelled * size.row + ROOM
 
 

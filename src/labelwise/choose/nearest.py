@@ -46,7 +46,7 @@ def memory(size: Size, k: int) -> int:
     """Bytes of k such picks: a few numbers for each row, and the longest list with its table of distances."""
     longest = min(size.rows, LONGEST_LIST, 12 * k + FIRST_LIST)
     table = longest * (longest + 4 * TABLE_ROWS) * size.number
-    return (112 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
+    return (76 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
 
 
 @contextmanager

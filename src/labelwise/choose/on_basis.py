@@ -62,7 +62,7 @@ class OnBasis(Strategy):
         whole = 400 * size.rows if size.k == size.rows else 0  # a census says something of every row
         inputs = size.shape(Features)[0] * self.basis.hidden if self.basis.map == "tangent" else 0
         taken = min(size.rows, self.taken(size, rank)) * (4 * size.row + 8 * (3 * functions + 2 * rank + 8))
-        return 160 * size.rows + whole + 8 * (16 * functions**2 + 32 * rank**2 + 3 * inputs) + taken + 512 * size.k
+        return 96 * size.rows + whole + 8 * (16 * functions**2 + 32 * rank**2 + 3 * inputs) + taken + 512 * size.k
 
     def taken(self, size: Size, rank: int) -> int:
         """How many rows are brought together at most."""

@@ -40,7 +40,7 @@ def memory(size: Size, a: int, b: int) -> int:
     """
     picked = size.k * ((a + b) * (2 * size.number + 16) + 8 * 96)
     listed = 6 * 1024 * (a + b) * 8 + 16 * 1024 * 64 * 8
-    return 224 * size.rows + picked + listed + 16 * 8 * a * b
+    return 144 * size.rows + picked + listed + 16 * 8 * a * b
 
 
 @dataclass(frozen=True)

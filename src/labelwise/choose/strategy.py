@@ -87,7 +87,7 @@ class Scored(Strategy):
         """The score (n,) of each row, from that row alone; higher is better."""
 
     def memory(self, size: Size) -> int:
-        return 64 * (size.rows + size.k)
+        return 48 * size.rows + 64 * size.k
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         best = pool.best(lambda shard: shard.each(lambda rows: self._checked(rows, key)), k)

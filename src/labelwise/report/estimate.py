@@ -59,7 +59,7 @@ def pool_mean(values: Any, weights: Any, *, share: bool = False, factor: float =
 
     >>> interval = pool_mean([1.0, 0.0] * 50, [1.0] * 100, share=True)
     >>> round(interval.value, 3), round(interval.low, 3), round(interval.high, 3)
-    (0.5, 0.402, 0.598)
+    (0.5, 0.403, 0.597)
     """
     f, w = np.asarray(values, np.float64), np.asarray(weights, np.float64)
     mean = float(w @ f / w.sum())

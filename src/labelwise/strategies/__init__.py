@@ -20,7 +20,7 @@ from labelwise.strategies.uncertainty import Confidence, Entropy, Margin
 from labelwise.strategies.uniform import Random
 from labelwise.strategies.volume import Volume
 
-# To add a method: its file, its line here, and a slow reference in its test.
+# To add a method: its file, its line here, a slow reference in verify/references and its check in verify/against.
 ALL: dict[str, type[Strategy]] = {
     "random": Random,
     "confidence": Confidence,

@@ -70,7 +70,7 @@ class AcsFw(Strategy):
     def memory(self, size: Size) -> int:
         draws = size.shape(LogProbs)[0]
         long = draws if self.projections is None else self.projections
-        kept = long * size.number + 2 * (1 + AHEAD) * size.number + 112  # vectors, and products with those guessed
+        kept = long * size.number + (1 + AHEAD) * size.number + 96  # vectors, and products with those guessed
         return kept * size.rows + 5 * LARGEST * (long + 2) * 8 + 256 * size.k * STEPS + 8 * long * (draws + 256)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:

@@ -82,8 +82,9 @@ class Ally(Strategy):
             raise ArgumentError(f"Ally(head=...) is a DualHead, not {self.head!r}")
 
     def memory(self, size: Size) -> int:
-        order = (96 + 3 * size.number) * size.rows  # to walk down the ranking within clusters
-        return order + cluster.memory(size, size.k) + 64 * size.labelled * size.numbers
+        order = 96 * size.rows  # to walk down the ranking within clusters
+        kept = (16 + 3 * size.number) * size.rows
+        return kept + max(order, cluster.memory(size, size.k)) + 64 * size.labelled * size.numbers
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         given = all(pool.map(_has_duals))

@@ -76,7 +76,7 @@ class BatchBald(Strategy):
         few = 0 if self.strict else min(times * size.k, size.rows)  # rows that are copied to be looked at
         looked = 6 * 8 * min(MOST, size.rows) * draws * classes
         joint = 8 * 8 * self.configurations * draws + 6 * 8 * max(PART, self.configurations * classes)
-        return 160 * size.rows + 5 * few * size.row + looked + joint + 64 * size.k
+        return 112 * size.rows + 5 * few * size.row + looked + joint + 64 * size.k
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         rows = self._looked_at(pool, k)

@@ -63,7 +63,7 @@ class Dynamical(Strategy):
         object.__setattr__(self, "needs", Needs(pool=(*asked, SKETCH) if self.diverse else asked))
 
     def memory(self, size: Size) -> int:
-        return 96 * size.rows + 64 * size.k
+        return 64 * size.rows + 64 * size.k
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         if self.diverse:

@@ -70,7 +70,7 @@ class ProbCover(Strategy):
     def memory(self, size: Size) -> int:
         clusters = 0 if self.delta is not None else cluster.memory(size, self.classes)
         probes = 0 if self.delta is not None else 4 * min(PROBES, size.rows) * size.row
-        return 128 * size.rows + clusters + probes + 6 * COLUMNS * size.row
+        return 64 * size.rows + clusters + probes + 6 * COLUMNS * size.row
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         try:

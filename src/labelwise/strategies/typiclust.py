@@ -60,7 +60,7 @@ class TypiClust(Strategy):
         witnesses = min(size.rows, WITNESSES)
         queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python holds them
         visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * max(TABLE, witnesses)
-        return 24 * size.rows + cluster.memory(size, clusters) + visit
+        return 32 * size.rows + max(cluster.memory(size, clusters), visit)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         everything = pool.join(labelled)

@@ -18,7 +18,7 @@ from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.shards import shards as shards_module
 from labelwise.verify.outcome import CheckFailed, NotApplicable
-from labelwise.verify.problems import Problem, asked, chosen, labelled_arrays, pool_of, same, same_ids, true
+from labelwise.verify.problems import Problem, asked, chosen, pool_of, same, same_ids, true, with_labelled
 
 NUDGE = 1e-6  # how far float32 may put a number from its place
 SMALLEST_BLOCK = 64  # rows; see shards/shards.py
@@ -64,18 +64,21 @@ def row_order(strategy: Strategy, problem: Problem) -> None:
 
 def ids_renamed(strategy: Strategy, problem: Problem) -> None:
     """Other ids in the same order: the same rows, unless picks are drawn by a hash of the id."""
-    expected = chosen(strategy, problem)
-    if _by_chance(strategy, problem, expected, range(1, 1 + OTHER_SEEDS)):
-        raise NotApplicable(
-            "draws are hashed from ids: other ids are other draws, and the same ids the same (row order)"
-        )
-    renamed = replace(problem, ids=3 * problem.ids + 1)
-    got = chosen(strategy, renamed)
-    if got.ids.tolist() != (3 * expected.ids + 1).tolist() and _by_chance(
-        strategy, problem, expected, range(1 + OTHER_SEEDS, 1 + MORE_SEEDS)
-    ):
-        raise NotApplicable("draws are hashed from ids, though few seeds change the picks of this problem")
-    same_ids((got.ids - 1) // 3, expected.ids, "ids i renamed to 3 i + 1")
+    tried = [problem]
+    if strategy.needs.labelled and not strategy.needs.instead and "embedding" in problem.arrays:
+        tried.append(with_labelled(strategy, problem))  # some draw only while nothing is labelled
+    for one in tried:
+        expected = chosen(strategy, one)
+        if _by_chance(strategy, one, expected, range(1, 1 + OTHER_SEEDS)):
+            continue
+        behind = one.labelled and {n: 3 * v + 1 if n == "ids" else v for n, v in one.labelled.items()}
+        got = chosen(strategy, replace(one, ids=3 * one.ids + 1, labelled=behind))
+        changed = got.ids.tolist() != (3 * expected.ids + 1).tolist()
+        if changed and _by_chance(strategy, one, expected, range(1 + OTHER_SEEDS, 1 + MORE_SEEDS)):
+            continue
+        same_ids((got.ids - 1) // 3, expected.ids, "ids i renamed to 3 i + 1")
+        return
+    raise NotApplicable("draws are hashed from ids: other ids are other draws, and the same ids the same (row order)")
 
 
 def _by_chance(strategy: Strategy, problem: Problem, expected: Selection, seeds: range) -> bool:
@@ -125,22 +128,10 @@ def labelled_order(strategy: Strategy, problem: Problem) -> None:
     """The same picks in any order of the labelled rows, named by their ids."""
     if not strategy.needs.labelled:
         raise NotApplicable("asks nothing about labelled rows")
-    behind = problem.labelled
-    if behind is None:
-        if "embedding" not in problem.arrays:
-            raise NotApplicable("there are no random labelled rows for it; pass labelled= of your own")
-        rows = Key(problem.seed).fold("labelled").numpy().normal(size=(9, problem.arrays["embedding"].shape[1]))
-        classes = problem.arrays["probs"].shape[1] if "probs" in problem.arrays else 4
-        behind = labelled_arrays(strategy, rows, classes)
-    if behind is None:
-        raise NotApplicable("there are no random labelled rows for it; pass labelled= of your own")
-    instead = {signal.array for signal in strategy.needs.instead}
-    arrays = {name: value for name, value in problem.arrays.items() if name not in instead}
-    length = len(next(iter(behind.values())))
-    behind = {"ids": int(problem.ids.max()) + 1 + np.arange(length), **behind}
-    turned = {name: value[::-1].copy() for name, value in behind.items()}
-    a, b = (replace(problem, arrays=arrays, labelled=one) for one in (behind, turned))
-    same(chosen(strategy, a), chosen(strategy, b), "labelled rows in another order")
+    named = with_labelled(strategy, problem)
+    turned = {name: value[::-1].copy() for name, value in (named.labelled or {}).items()}
+    mixed = replace(named, labelled=turned)
+    same(chosen(strategy, named), chosen(strategy, mixed), "labelled rows in another order")
 
 
 def precision(strategy: Strategy, problem: Problem) -> None:

@@ -119,6 +119,21 @@ def labelled_arrays(strategy: Strategy, rows: np.ndarray, classes: int = 4) -> d
     return {name: arrays[name] for name in arrays if name in wanted} or None
 
 
+def with_labelled(strategy: Strategy, problem: Problem) -> Problem:
+    """The problem with random labelled rows, named by ids, instead of arrays that would stand for them."""
+    behind = problem.labelled
+    if behind is None and "embedding" in problem.arrays:
+        rows = Key(problem.seed).fold("labelled").numpy().normal(size=(9, problem.arrays["embedding"].shape[1]))
+        classes = problem.arrays["probs"].shape[1] if "probs" in problem.arrays else 4
+        behind = labelled_arrays(strategy, rows, classes)
+    if behind is None:
+        raise NotApplicable("there are no random labelled rows for it; pass labelled= of your own")
+    names = int(problem.ids.max()) + 1 + np.arange(len(next(iter(behind.values()))))
+    instead = {signal.array for signal in strategy.needs.instead}
+    arrays = {name: value for name, value in problem.arrays.items() if name not in instead}
+    return replace(problem, arrays=arrays, labelled={"ids": names, **behind})
+
+
 def chosen(strategy: Strategy, problem: Problem) -> Selection:
     """The picks of a strategy through the door that users take."""
     arrays = {name: tensor(value, problem.device) for name, value in problem.arrays.items()}

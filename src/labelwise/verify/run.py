@@ -13,13 +13,13 @@ import torch
 
 from labelwise import strategies
 from labelwise.choose import Strategy
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, LabelwiseError, NeedError
 from labelwise.keys import Key
 from labelwise.verify.against import REFERENCES
 from labelwise.verify.case import Case, Check
 from labelwise.verify.invariances import INVARIANCES, Invariance
 from labelwise.verify.outcome import CheckFailed, NotApplicable, Outcome, Report
-from labelwise.verify.problems import Problem, close, problem_for, same_ids
+from labelwise.verify.problems import Problem, close, problem_for, same_ids, with_labelled
 from labelwise.verify.theorems import THEOREMS
 
 # A reference of a user: (arrays, ids, k, seed) -> the ids expected, in order, or a pair of ids and weights.
@@ -130,9 +130,7 @@ def _own_problem(
     given = {name: np.asarray(value) for name, value in arrays.items()}
     lengths = {len(value) for value in given.values()}
     if len(lengths) != 1:
-        raise ArgumentError(
-            f"arrays= holds arrays of one length, at least one of them; found lengths {sorted(lengths)}"
-        )
+        raise ArgumentError(f"arrays= holds one array or more, all of one length; found lengths {sorted(lengths)}")
     n = lengths.pop()
     behind = None if labelled is None else {name: np.asarray(value) for name, value in labelled.items()}
     names = np.arange(n) if ids is None else np.asarray(ids)
@@ -143,22 +141,27 @@ def _invariance(check: Invariance, own: Problem | None) -> Check:
     """The check on the user's problem, or on two random ones: distinct rows, and rows with copies."""
 
     def checked(case: Case) -> None:
-        reasons: list[NotApplicable] = []
-        problems = [own] if own is not None else [_random(case, 1), _random(case, COPIES)]
+        reasons: list[LabelwiseError] = []
+        problems = [own] if own is not None else _random(case)
         for problem in problems:
             case.hold(problem)
             try:
                 check(case.strategy, problem)
-            except NotApplicable as reason:
+            except (NotApplicable, NeedError) as reason:  # some cannot choose before a row is labelled
                 reasons.append(reason)
         if len(reasons) == len(problems):
-            raise reasons[0]
+            raise NotApplicable(str(reasons[0]))
 
     return checked
 
 
-def _random(case: Case, copies: int) -> Problem:
-    return problem_for(case.strategy, case.seed, copies=copies, device=case.device)
+def _random(case: Case) -> list[Problem]:
+    """Distinct rows and nothing labelled; rows with copies, and labelled rows where the strategy asks about them."""
+    plain, copies = (problem_for(case.strategy, case.seed, copies=n, device=case.device) for n in (1, COPIES))
+    try:
+        return [plain, with_labelled(case.strategy, copies) if case.strategy.needs.labelled else copies]
+    except NotApplicable:
+        return [plain, copies]
 
 
 def _against(reference: Reference, own: Problem | None) -> Check:

@@ -1,0 +1,75 @@
+#!/bin/bash
+# Tables of the papers at their own scale on one CUDA machine, in about eight minutes:
+#
+#     LABELWISE_DATA=FOLDER OUT=FOLDER bash benchmarks/papers_device.sh
+#
+# FOLDER of the data holds mnist/, cifar10-*.parquet and parkinsons_updrs.csv.gz. Every step has a time limit; what is
+# done by then is on the pages, and a step that was stopped goes on when this is run again on the same folder. Into $OUT
+# come papers.tgz (pages, pictures, records) and papers.log. SECONDS_ALL (480) is the limit of all steps together.
+set -u
+cd "$(dirname "$0")/.."
+export PYTHONPATH=src PYTHONUNBUFFERED=1 COLUMNS=120
+OUT=${OUT:-papers-out}
+limit=${SECONDS_ALL:-480}
+where=${PAPERS:-/tmp/papers}
+mkdir -p "$OUT" "$where"
+began=$(date +%s)
+left() { echo $((limit - $(date +%s) + began)); }
+paper() { # NAME SECONDS ARGUMENTS...: a table or figure, stopped after so many seconds
+  local name=$1 seconds=$2 most
+  shift 2
+  most=$(left)
+  [ "$seconds" -lt "$most" ] && most=$seconds
+  [ "$most" -lt 5 ] && return
+  timeout -k 5 "$most" python3 -m labelwise reproduce "$name" --scale "${SCALE:-paper}" --out "$where" "$@" \
+    >>"$where/${name//\//-}.log" 2>&1
+  echo "$name ended with $? after $(($(date +%s) - began)) s"
+}
+page() { # NAME ARGUMENTS...: the page of what has been run
+  [ -f "$where/${1//\//-}.md" ] || timeout 60 python3 -m labelwise reproduce "$1" --scale "${SCALE:-paper}" \
+    --out "$where" --page "${@:2}" >>"$where/${1//\//-}.log" 2>&1
+}
+{
+  date
+  python3 -c 'import torch, sys; print(sys.version.split()[0], torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())'
+
+  # Times of the first query, alone on the machine.
+  paper sabal/table3 110 --only CIFAR10
+
+  # Several processes take turns on a GPU; with its own service (MPS) their small kernels run side by side.
+  export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-pipe CUDA_MPS_LOG_DIRECTORY=/tmp/mps-log
+  mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+  shared=no
+  if command -v nvidia-cuda-mps-control >/dev/null && timeout 10 nvidia-cuda-mps-control -d; then
+    check='import torch; x = torch.ones(64, 64, device="cuda"); g = torch.cuda.CUDAGraph()
+with torch.cuda.graph(g): y = x @ x
+g.replay(); torch.cuda.synchronize(); assert float(y[0, 0]) == 64'
+    timeout 40 python3 -c "$check" & one=$!
+    timeout 40 python3 -c "$check" & two=$!
+    wait $one && wait $two && shared=yes
+    [ $shared = no ] && echo quit | timeout 10 nvidia-cuda-mps-control
+  fi
+  [ $shared = no ] && unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  echo "GPU shared by a service: $shared, $(left) s left"
+
+  # All cores: the perceptron of figure 3 is quicker on them than on the GPU.
+  rest=$(($(left) - 35))
+  paper sabal/table2 $rest --only MNIST --processes 6 &
+  paper dynamical/table2 $rest --processes 3 &
+  paper dynamical/table3 $rest --processes 3 &
+  paper ally/figure3 $rest --device cpu --processes 4 &
+  wait
+  [ $shared = yes ] && echo quit | timeout 10 nvidia-cuda-mps-control
+
+  page sabal/table2 --only MNIST &
+  page dynamical/table2 &
+  page dynamical/table3 &
+  wait
+  for log in "$where"/*.log; do
+    echo "== $log"
+    tail -n 30 "$log"
+  done
+  echo "all: $(($(date +%s) - began)) s"
+} 2>&1 | tee "$OUT/papers.log"
+tar czf "$OUT/papers.tgz" -C "$where" --exclude=models --exclude=cache .
+ls -l "$OUT"
