@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export PYTHONPATH=src PYTHONUNBUFFERED=1 COLUMNS=120
 OUT=${OUT:-papers-out}
 limit=${SECONDS_ALL:-480}
-where=${PAPERS:-/tmp/papers}
+where=${PAPERS:-papers-run} # short: it stands in the commands of the pages
 mkdir -p "$OUT" "$where"
 began=$(date +%s)
 left() { echo $((limit - $(date +%s) + began)); }
@@ -34,7 +34,7 @@ page() { # NAME ARGUMENTS...: the page of what has been run
   python3 -c 'import torch, sys; print(sys.version.split()[0], torch.__version__, torch.cuda.is_available() and torch.cuda.get_device_name())'
 
   # Times of the first query, alone on the machine.
-  paper sabal/table3 110 --only CIFAR10
+  paper sabal/table3 120 --only CIFAR10
 
   # Several processes take turns on a GPU; with its own service (MPS) their small kernels run side by side.
   export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-pipe CUDA_MPS_LOG_DIRECTORY=/tmp/mps-log

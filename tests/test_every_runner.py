@@ -1,5 +1,6 @@
 """One suite for what runs shards: one process, functions that travel, a journal, Ray. All give the same picks."""
 
+import dataclasses
 import functools
 import os
 import pickle
@@ -232,7 +233,7 @@ def cluster():
         ray.shutdown()
 
 
-@pytest.mark.parametrize("name", ["badge", "sabal-greedy", "batchbald", "bss"])
+@pytest.mark.parametrize("name", ["badge", "batchbald"])
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_the_picks_of_one_process(name, cluster):
     inputs, rows = _inputs(300), np.random.default_rng(3).normal(size=(9, 5))
@@ -330,6 +331,22 @@ def test_a_part_is_read_where_it_lives(tmp_path):
         assert torch.equal(shard.ids, ids)
         assert torch.equal(shard.columns[Probs()], shards[0].columns[Probs()])
     assert len(list((tmp_path / "part").glob("*.npy"))) == 2
+
+
+def test_a_part_that_was_made_is_mapped_and_not_read_again(tmp_path):
+    _, session = _asked(None)
+    ids, none = torch.arange(50, 90), Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    folder = tmp_path / "part"
+    maker = ReadPart(session.fit().reader, session.pool, ids, (Probs(), Embedding()), 16, none, folder, token="a")
+    first = maker().columns
+    lost = dataclasses.replace(maker, reader=None)  # it could not read: there is no model
+    for asked, column in lost().columns.items():
+        assert torch.equal(column, first[asked])
+    with pytest.raises(lw.errors.NeedError):
+        dataclasses.replace(lost, token="b")()  # the files of another reading do not count
+    (folder / "made").unlink()
+    with pytest.raises(lw.errors.NeedError):
+        lost()
 
 
 def test_progress_is_told_and_may_stop_a_selection():

@@ -186,12 +186,27 @@ def test_numbers(table):
             reply = answer(anna, first, bad)
             assert reply.status_code == 422
             assert "number is wanted" in reply.text
+        for unclear, plain in (("1,000", "1000"), ("-250,000", "-250000")):
+            reply = answer(anna, first, unclear)
+            assert reply.status_code == 422
+            assert f"two ways; write {plain}," in reply.text
         assert answer(anna, first, " 12,5 ").is_success
         assert table.project.store.answers()[row_of(first)].value == "12.5"
         assert anna.post(
             "/change", data={"row": row_of(first), "choice": "-3e2", "token": "token-of-change"}
         ).is_success
         assert table.project.store.answers()[row_of(first)].value == "-300.0"
+
+
+def test_a_log_that_cannot_be_written_hides_no_message(table, monkeypatch):
+    def full(who):
+        raise StoreError("the disk is full")
+
+    (table.project.folder / "log.txt").mkdir()
+    with table.browser() as anna:
+        monkeypatch.setattr(table.project.store, "next_task", full)
+        reply = anna.get("/card")
+        assert (reply.status_code, reply.text) == (503, "the disk is full")
 
 
 # --- classes and keys ------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_pipe_is_named_and_does_not_hold_the_command_up(tmp_path: Path) -> Non
     (tmp_path / "a.png").write_bytes(png(1))
     os.mkfifo(tmp_path / "pipe.png")
     data = open_data(settings("image", tmp_path), tmp_path / "project")
-    assert "pipe.png" in str(data.take([1], 4)[0]) and "not a plain file" in str(data.take([1], 4)[0])
+    assert str(data.take([1], 4)[0]) == "pipe.png: the image cannot be read (OSError: not a plain file)"
 
 
 def test_a_name_that_is_not_utf8_is_left_out(tmp_path: Path) -> None:
@@ -242,3 +242,27 @@ def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
         Settings(name="x", kind="image", source=".", k=1)
     with pytest.raises(ArgumentError, match="classes or numbers"):
         Settings(name="x", kind="image", source=".", task="regress", classes=("a",))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.csv", b"body;x\nyes;1\n", "separated by ';'; commas were expected"),
+        ("a.tsv", b"body,y;x\nyes;1\n", "separated by ';'; tabs were expected"),
+        ("a.csv", "body,x\nyes,1\n".encode("utf-16"), "not UTF-8; save the table as UTF-8"),
+    ],
+)
+def test_a_table_saved_in_another_way_is_told_how_to_save_it(
+    tmp_path: Path, name: str, content: bytes, text: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=text):
+        recognise(tmp_path / name, text="body")
+
+
+def test_a_column_that_is_nearly_numbers_is_pointed_out(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{row},{row % 3}\n" for row in range(9)) + "inf,\n?,x y\n")
+    found = columns(read_columns(tmp_path / "t.csv", ["a", "b"]))
+    assert "column a holds 9 numbers, but also 'inf'" in found.better
+    (tmp_path / "t.csv").write_text("a\nred\ngreen\n1\n")
+    assert columns(read_columns(tmp_path / "t.csv", ["a"])).better == ""

@@ -17,7 +17,7 @@ import labelwise as lw
 from labelwise.choose import Scored, Selection, Strategy
 from labelwise.choose.selection import equal_weights
 from labelwise.cli import app
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
@@ -357,12 +357,23 @@ def test_an_error_inside_a_check_is_its_outcome():
     assert "test_verify.py" in got.outcomes[0].why
 
 
-def test_blocks_are_put_back():
+def test_blocks_and_threads_are_put_back():
     from labelwise.shards import shards
 
-    before = shards.CPU_BLOCK_BYTES, shards.DEVICE_BLOCK_BYTES
+    before = shards.CPU_BLOCK_BYTES, shards.DEVICE_BLOCK_BYTES, torch.get_num_threads()
     check_strategy(ByBlock(), checks=["blocks"])
-    assert before == (shards.CPU_BLOCK_BYTES, shards.DEVICE_BLOCK_BYTES)
+    assert before == (shards.CPU_BLOCK_BYTES, shards.DEVICE_BLOCK_BYTES, torch.get_num_threads())
+
+
+def test_a_strategy_that_cannot_begin_without_labels_is_checked_with_some():
+    class Later(OrderOfLabelled):
+        def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+            if not labelled.n:
+                raise NeedError("Later needs labelled rows")
+            return OrderOfLabelled.select(self, pool, labelled, k, key)
+
+    got = check_strategy(Later(), checks=["k rows", "row order", "labelled order"])
+    assert [one.status for one in got.outcomes] == ["passed", "passed", "failed"]
 
 
 def test_problems_depend_on_the_seed_alone():

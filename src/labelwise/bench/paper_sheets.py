@@ -8,7 +8,8 @@ from labelwise.bench.paper_tables import PaperTable, Sheet, sized
 from labelwise.bench.reproductions import Setting, device_of
 from labelwise.errors import ArgumentError, SourceError
 
-# Images a second in training: on one H200, captured steps, as measured there; on one CPU core, roughly.
+# Images a second in training, on one H200 with captured steps and on one CPU core. LeNet-5 and VGG-16 were measured on
+# the first; the others are guesses of the right size.
 RATES: dict[str, tuple[float, float]] = {
     "lenet5": (1e5, 4e3),
     "tutorial_cnn": (2e5, 3e3),

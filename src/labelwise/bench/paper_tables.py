@@ -158,7 +158,8 @@ def _small(sheet: Sheet, data: str) -> Sheet:
 
 def _smoke(sheet: Sheet) -> Sheet:
     """Seconds: the digits and a few epochs of a small network."""
-    model = _model(sheet.model, {"epochs": 3, "batch": 16, "width": 4, "until": (0.97, 2, 1), "best_on_test": 1})
+    epochs = 2 if sheet.model.kind in DEEP else 3
+    model = _model(sheet.model, {"epochs": epochs, "batch": 16, "width": 4, "until": (0.97, 2, 1), "best_on_test": 1})
     return replace(
         sheet,
         data="digits",

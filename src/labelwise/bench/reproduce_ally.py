@@ -200,19 +200,36 @@ def _alike(dual_N: Tensor, p_NC: Tensor, class_N: Tensor) -> dict[str, float]:
     return {name: float(torch.corrcoef(torch.stack([ranks[name], ranks["loss"]]))[0, 1]) for name in scores}
 
 
-_IMAGES, _PERSONS = ("mnist",), ("parkinsons",)
+_TRAINING = (
+    "All methods train by Adam from fresh weights in the same loop; the baselines have a bound that no loss reaches.",
+    "Classes are trained until 99 % of the labelled rows are right, with no rows held out. The paper stops by "
+    "validation rows from the pool that nobody pays for, patience 2: so does --paper-compat, with rows drawn once.",
+    "Curves are not smoothed; the paper's are.",
+)
+_ROWS = (
+    "MNIST where it is found, else SVHN, with 15,000 rows to choose from, drawn at random; STL-10 is not among the "
+    "data sets that Labelwise reads. Smaller scales take the handwritten digits.",
+)
+_SPLIT = (
+    "The paper does not say how it splits: both ways are shown. Training stops by a validation set apart from the "
+    "pool, free for all methods alike, patience 10 (2 with --paper-compat). The paper has no BAIT here.",
+)
+_CLASSES = (*_TRAINING, *_ROWS)
+
+
+def _entry(number: int, what: str, run: Any, data: str, times: tuple[float, float, float], said: Any) -> Reproduction:
+    return Reproduction(f"ally/figure{number}", PAPER, what, run, (data,), fixed(*times), differences=said)
+
+
 REPRODUCTIONS = (
-    Reproduction("ally/figure1", PAPER, "images on the way to a high dual", figure1, _IMAGES, fixed(2, 4, 30)),
-    Reproduction("ally/figure2", PAPER, "learning curves beside five baselines", figure2, _IMAGES, fixed(3, 60, 1800)),
-    Reproduction(
-        *("ally/figure3", PAPER, "Parkinsons regression, split by rows and by person", figure3),
-        *(_PERSONS, fixed(3, 90, 1500)),
+    _entry(1, "images on the way to a high dual", figure1, "mnist", (2, 4, 30), _CLASSES),
+    _entry(2, "learning curves beside five baselines", figure2, "mnist", (3, 60, 1800), _CLASSES),
+    _entry(
+        *(3, "Parkinsons regression, split by rows and by person", figure3, "parkinsons"),
+        *((3, 90, 1500), (_TRAINING[0], *_SPLIT, _TRAINING[2])),
     ),
-    Reproduction("ally/figure4", PAPER, "how tight the bound is", figure4, _IMAGES, fixed(2, 40, 1800)),
-    Reproduction("ally/figure5", PAPER, "each row of the pool several times", figure5, _IMAGES, fixed(3, 75, 3600)),
-    Reproduction("ally/figure6", PAPER, "number of clusters", figure6, _IMAGES, fixed(3, 55, 1800)),
-    Reproduction(
-        *("ally/figure7", PAPER, "learning curves on Tiny ImageNet, batches of 1000", figure7),
-        *(("tiny-imagenet",), fixed(3, 60, 14400)),
-    ),
+    _entry(4, "how tight the bound is", figure4, "mnist", (2, 40, 1800), _CLASSES),
+    _entry(5, "each row of the pool several times", figure5, "mnist", (3, 75, 3600), _CLASSES),
+    _entry(6, "number of clusters", figure6, "mnist", (3, 55, 1800), _CLASSES),
+    _entry(7, "learning curves on Tiny ImageNet, batches of 1000", figure7, "tiny-imagenet", (3, 60, 14400), _TRAINING),
 )

@@ -35,7 +35,7 @@ from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.strategies import Random
 
-REPEATS = {"smoke": 1, "small": 3, "paper": 5}
+REPEATS = {"smoke": 1, "small": 3, "paper": 3}
 BATCH = 1024  # rows of a forward pass
 EXPLICIT = "BADGE, explicit"
 TABLE = PaperTable(
@@ -164,11 +164,13 @@ def _result(
         f"{name}: {one['data']}, {one['rows']} rows to choose from, {one['k']} picks." for name, one in about.items()
     ]
     differences = (*(line for sheet in sheets for line in sheet.said), *missing, *TABLE.differences)
-    table = "\n\n".join([_markdown(ours, paper, [sheet.row for sheet in sheets]), " ".join(rows)])
+    shown = _markdown(ours, paper, [sheet.row for sheet in sheets], setting.scale == "paper")
+    table = "\n\n".join([shown, " ".join(rows)])
     return Result(numbers, picture, verdict, table, (), tuple(dict.fromkeys(differences)))
 
 
-def _markdown(ours: Rows, paper: Rows, columns: list[str]) -> str:
+def _markdown(ours: Rows, paper: Rows, columns: list[str], ratio: bool) -> str:
+    """Seconds here and in the paper, and at the paper's scale how many times as long the paper's are."""
     head = ["method", *(part for name in columns for part in (f"{name}, here", "paper, V100", "paper / here"))]
     out = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for name, found in ours.items():
@@ -177,7 +179,7 @@ def _markdown(ours: Rows, paper: Rows, columns: list[str]) -> str:
             their = paper.get("BADGE" if name == EXPLICIT else name, {}).get(column)
             spread = f" ± {found[column].std:.2g}" if found[column].std is not None else ""
             cells += [f"{found[column].mean:.4g}{spread} s", "" if their is None else f"{their} s"]
-            cells += ["" if their is None else f"{their.mean / found[column].mean:.0f}"]
+            cells += ["" if their is None or not ratio else f"{their.mean / found[column].mean:.0f}"]
         out.append("| " + " | ".join(cells) + " |")
     return "\n".join(out)
 

@@ -65,8 +65,9 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     ran = [_ran(table, sheet, setting) for sheet in sheets]
     ran = [one for one in ran if one.records]
     if not ran:
-        raise StoreError(f"{table.name}: no run is complete in {setting.work}; start it without --page, or see failures.txt")
-    curves = {one.sheet.name: learning_curves(_scored(one.records, setting)) for one in ran}
+        where = f"no run is complete in {setting.work}"
+        raise StoreError(f"{table.name}: {where}; start it without --page, or see the failures.txt there")
+    curves = {one.sheet.name: _curves(one, setting) for one in ran}
     ours = numbers_of(table, ran, curves)
     paper = paper_rows(table.name)
     unfinished = [
@@ -166,6 +167,12 @@ def markdown_of(ours: Rows, paper: Rows) -> str:
             theirs = [f"*{paper[row][name]}*" if name in paper[row] else "" for name in columns]
             out.append("| *paper* | " + " | ".join(theirs) + " |")
     return "\n".join(out) + "\n\nMean ± standard deviation over seeds, in per cent."
+
+
+def _curves(one: Ran, setting: Setting) -> dict[str, Curves]:
+    """The curves of a sheet in the order of its strategies."""
+    found = learning_curves(_scored(one.records, setting))
+    return {spec.label: found[spec.label] for spec in one.sheet.strategies if spec.label in found}
 
 
 def _scored(records: list[Record], setting: Setting) -> list[Record]:

@@ -75,6 +75,7 @@ class Reproduction:
     seconds: Callable[[Setting], tuple[float, str]] | None = None  # how long at a setting, about, and on what
     tables: bool = False  # whether it takes only, seeds, processes, device and page
     why: str = ""
+    differences: tuple[str, ...] = ()  # from the paper, whatever the setting
 
 
 def device_of(setting: Setting) -> str:
@@ -136,6 +137,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     began = time.process_time()
     assert one.run is not None, "named() has looked"
     result = one.run(setting)
+    result = replace(result, differences=(*one.differences, *result.differences))
     write_pieces(folder / f"{stem}.png", [result.picture])
     about: dict[str, Any] = {"name": name, "what": one.what, "paper": one.paper, "scale": setting.scale}
     about |= {

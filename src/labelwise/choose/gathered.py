@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,25 @@ class Gathering:
             if aside and self.spill is None:
                 return place_aside(stream, len(ids)), block
             return place(stream, len(ids), None if self.spill is None else self.spill / "pool"), block
-        cuts = edges(len(ids), parts)
-        makers = [self._maker(reader, ids[cut].clone(), wanted, labelled, aside, part) for part, cut in enumerate(cuts)]
+        token = uuid.uuid4().hex  # files of this reading, not of an earlier model
+        makers = [
+            self._maker(reader, ids[cut].clone(), wanted, labelled, aside, part, token)
+            for part, cut in enumerate(edges(len(ids), parts))
+        ]
         return self.cluster.shards(makers, [len(maker.ids) for maker in makers]), block
 
     def _maker(
-        self, reader: Reader | None, ids: Tensor, wanted: tuple[Signal, ...], labelled: Labelled, aside: bool, part: int
+        self,
+        reader: Reader | None,
+        ids: Tensor,
+        wanted: tuple[Signal, ...],
+        labelled: Labelled,
+        aside: bool,
+        part: int,
+        token: str,
     ) -> ReadPart:
         where = None if self.spill is None else self.spill / f"pool-{part}"
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, aside)
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, aside, token)
 
     def _room(
         self,

@@ -96,7 +96,7 @@ def in_words(size: int) -> str:
 
 def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
     """Bytes the selection holds at most with blocks of this size."""
-    at_once = min(max(block, LEAST_ROWS * size.row), size.rows * (size.row + 64))
+    at_once = max(block, LEAST_ROWS * size.row)
     kept = max(strategy.memory(size), (NAMED_ROW if size.named else ROW) * size.rows)
     return kept + COPIES * at_once + COPIES * size.labelled * size.row + ROOM
 

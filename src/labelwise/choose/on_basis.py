@@ -61,12 +61,12 @@ class OnBasis(Strategy):
         rank = min(functions, rank_cap(self.rank, int(size.k)))
         whole = 400 * size.rows if size.k == size.rows else 0  # a census says something of every row
         inputs = size.shape(Features)[0] * self.basis.hidden if self.basis.map == "tangent" else 0
-        taken = min(size.rows, self.taken(size, rank)) * (4 * size.row + 8 * (3 * functions + 2 * rank + 8))
-        return 96 * size.rows + whole + 8 * (16 * functions**2 + 32 * rank**2 + 3 * inputs) + taken + 512 * size.k
+        taken = min(size.rows, self.taken(size, functions, rank)) * (4 * size.row + 8 * (3 * functions + 2 * rank + 8))
+        return 96 * size.rows + whole + 8 * (12 * functions**2 + 32 * rank**2 + 3 * inputs) + taken + 512 * size.k
 
-    def taken(self, size: Size, rank: int) -> int:
+    @abstractmethod
+    def taken(self, size: Size, functions: int, rank: int) -> int:
         """How many rows are brought together at most."""
-        return 1 << 14
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert isinstance(self.basis, Basis)

@@ -67,6 +67,10 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo(str(error), err=True)
         sys.exit(1)
+    except OSError as error:
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        typer.echo(f"{error}. Make room, or see to the file; the same command goes on where it can.", err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         typer.secho("stopped", fg="yellow", err=True)
         sys.exit(130)

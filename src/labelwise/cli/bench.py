@@ -57,6 +57,7 @@ def run(
     from the same weights of the model. Started again, the run goes on without repeating a round.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from labelwise.bench.display import shown
     from labelwise.bench.runner import changed_environment, run_suite
@@ -65,12 +66,14 @@ def run(
 
     console = Console()
     suite = read_suite(config)
+    if out is None and Path(suite.name).name != suite.name:
+        raise ArgumentError(f"{config}: name: expected the name of a folder, found {suite.name!r}; or give --out")
     folder = Path("runs") / suite.name if out is None else out
     cells, left_out = suite.cells()
     console.print(
-        f"[bold]{suite.name}[/]: {len(suite.datasets)} data sets, {len(suite.strategies)} strategies, "
+        f"[bold]{escape(suite.name)}[/]: {len(suite.datasets)} data sets, {len(suite.strategies)} strategies, "
         f"{len(suite.seeds)} seeds: {len(cells)} runs, "
-        f"{sum(cell.data.rounds + 1 for cell in cells)} rounds, in {folder}",
+        f"{sum(cell.data.rounds + 1 for cell in cells)} rounds, in {escape(str(folder))}",
         highlight=False,
         soft_wrap=True,
     )
@@ -90,7 +93,8 @@ def run(
         progress = shown(steps, console)
     except KeyboardInterrupt:
         steps.close()
-        console.print(f"[yellow]Stopped.[/] Every finished round is in {folder}. Go on with: {again}", soft_wrap=True)
+        there = escape(f"Every finished round is in {folder}. Go on with: {again}")
+        console.print(f"[yellow]Stopped.[/] {there}", soft_wrap=True)
         sys.exit(130)
     _end(console, progress, folder, again)
 
@@ -110,16 +114,24 @@ def _end(console: Console, progress: Progress | None, folder: Path, again: str) 
     if progress is None:
         return
     done = sum(progress.finished(cell) for cell in progress.cells)
-    console.print(f"[bold]{done} of {len(progress.cells)} runs are done[/], in {folder}", highlight=False)
+    from rich.markup import escape
+
+    place = escape(str(folder))
+    console.print(f"[bold]{done} of {len(progress.cells)} runs are done[/], in {place}", highlight=False)
     if not progress.failed:
         return
-    console.print(
-        f"[red]{len(progress.failed)} failed[/]; {folder / 'failures.txt'} has the tracebacks:", soft_wrap=True
-    )
+    console.print(f"[red]{len(progress.failed)} failed[/]; {place}/failures.txt has the tracebacks:", soft_wrap=True)
     for name, text in progress.failed.items():
-        console.print(f"  {name}: {text.rstrip().splitlines()[-1]}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"What failed is tried again by: {again}", highlight=False, soft_wrap=True)
+        console.print(f"  {name}: {_last_words(text)}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"What failed is tried again by: {again}", highlight=False, soft_wrap=True, markup=False)
     sys.exit(1)
+
+
+def _last_words(trace: str) -> str:
+    """What a traceback ends with: the error and, where it has several lines, all of them in one."""
+    lines = trace.rstrip().splitlines()
+    at = max((place for place, line in enumerate(lines) if line and not line[0].isspace()), default=0)
+    return " ".join(line.strip() for line in lines[at:])
 
 
 def report(

@@ -126,6 +126,8 @@ def _bars(values: list[float], low: float, high: float) -> str:
 
 def finish(plan: Comparison, records: list[Record], out: Path, console: Console, stopped: bool, about: About) -> None:
     """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
+    from rich.markup import escape
+
     from labelwise.report import summarise
 
     if stopped:
@@ -142,7 +144,7 @@ def finish(plan: Comparison, records: list[Record], out: Path, console: Console,
         ("table.csv", "the table; table.md is the same in Markdown"),
         ("records.jsonl", "every round of every run"),
     ):
-        console.print(f"  {out / name}  [dim]{what}[/]", highlight=False, soft_wrap=True)
+        console.print(f"  {escape(str(out / name))}  [dim]{what}[/]", highlight=False, soft_wrap=True)
     if stopped:
         raise typer.Exit(130)
     console.print("[bold]Next[/]")
@@ -152,6 +154,8 @@ def finish(plan: Comparison, records: list[Record], out: Path, console: Console,
 
 def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console: Console, about: About) -> list[Record]:
     """What can be reported of a stopped run; Exit where that is nothing, or would replace an earlier result."""
+    from rich.markup import escape
+
     on = " The same command goes on from here." if about.goes_on else ""
     whole = whole_seeds(plan, records)
     if not whole:
@@ -159,7 +163,9 @@ def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console:
         console.print(f"[yellow]Stopped before the first seed was done for every recipe{kept}.[/]{on}")
         raise typer.Exit(130)
     if (out / "records.jsonl").exists() and not about.goes_on:
-        console.print(f"[yellow]Stopped.[/] {out} holds the results of an earlier run; they were kept as they are.")
+        console.print(
+            f"[yellow]Stopped.[/] {escape(str(out))} holds the results of an earlier run; they were kept as they are."
+        )
         raise typer.Exit(130)
     console.print(f"[yellow]Stopped.[/] Seeds that every recipe finished: {len({r.seed for r in whole})}.{on}")
     return whole

@@ -54,7 +54,9 @@ def label(
     where = project if project is not None else beside(path)
     if is_project(where):
         typer.echo(f"{where} is there; going on with it.")
-        _check_same(where, path, classes, regress)
+        _check_same(where, path, classes, regress, text, features)
+        fixed = {"encoder": encoder, "k": k, "recipe": recipe, "people": people, "test_share": test_share, "seed": seed}
+        _say_kept(where, {**fixed, "store": store or None})
         show(where, host, port, token, not no_open, name or [])
         return
     settings = settings_of(
@@ -134,7 +136,7 @@ def make(where: Path, settings: Settings) -> Project:
         with _display() as say:
             made = Project.create(where, settings, say)
     except KeyboardInterrupt:
-        typer.secho("Stopped before the project was made; the same command goes on where it was.", fg="yellow", err=True)
+        typer.secho("Stopped; the same command goes on where it was.", fg="yellow", err=True)
         raise typer.Exit(130) from None
     rows = {"image": "images", "text": "texts", "table": "rows"}[settings.kind]
     typer.echo(
@@ -143,8 +145,9 @@ def make(where: Path, settings: Settings) -> Project:
     if made.about.better:
         typer.echo(f"  {made.about.better}")
     if made.left_out:
+        were = "was" if len(made.left_out) == 1 else "were"
         typer.secho(
-            f"  {len(made.left_out)} could not be used and were left out; the list is in {where / 'left-out.txt'}:",
+            f"  {len(made.left_out)} could not be used and {were} left out; the list is in {where / 'left-out.txt'}:",
             fg="yellow",
         )
         for line in made.left_out[:3]:
@@ -157,9 +160,8 @@ def make(where: Path, settings: Settings) -> Project:
 def show(project: Path | Project, host: str, port: int, token: str | None, browser: bool, names: list[str]) -> None:
     """Serve the page of a project until Ctrl-C."""
     from labelwise.errors import ExtraError
-    from labelwise.project import Project
 
-    opened = Project.open(project) if isinstance(project, Path) else project
+    opened = _opened(project) if isinstance(project, Path) else project
     for line in opened.warnings:
         typer.secho(f"warning: {line}", fg="yellow", err=True)
     try:
@@ -172,7 +174,20 @@ def show(project: Path | Project, host: str, port: int, token: str | None, brows
         opened.close()
 
 
-def _check_same(where: Path, path: Path, classes: str | None, regress: bool) -> None:
+def _opened(folder: Path) -> Project:
+    """The project in `folder`, its features computed again where they are gone."""
+    from labelwise.project import Project
+    from labelwise.project.renew import renew
+
+    with _display() as say:
+        if renew(folder, say):
+            typer.echo("The features of the project were gone, and were computed again.")
+    return Project.open(folder)
+
+
+def _check_same(
+    where: Path, path: Path, classes: str | None, regress: bool, text: str | None, features: str | None
+) -> None:
     """Going on with a project takes its own settings; what was said now and differs is not silently dropped."""
     from labelwise.errors import ArgumentError
     from labelwise.project.settings import read_settings
@@ -182,12 +197,27 @@ def _check_same(where: Path, path: Path, classes: str | None, regress: bool) -> 
         raise ArgumentError(f"{where} is a project of {stored.path(where)}, not of {path}; name another with --project")
     if regress != (stored.task == "regress"):
         raise ArgumentError(f"{where} is a project whose task is {stored.task}; name another folder with --project")
+    if (text is not None and text != stored.text) or (features is not None and _listed(features) != stored.columns):
+        said = stored.text if stored.kind == "text" else ", ".join(stored.columns) or "images"
+        raise ArgumentError(f"{where} is a project whose rows are made of {said}; name another folder with --project")
     new = [name for name in _listed(classes) if name not in stored.classes]
     if new:
         typer.secho(
             f"The project is there already: its classes stay as they are ({', '.join(new)} can be added on the page).",
             fg="yellow",
         )
+
+
+def _say_kept(where: Path, said: dict[str, object]) -> None:
+    """Name the options that were given now and differ from the project's, which stay."""
+    from labelwise.project.settings import Settings, read_settings
+
+    stored, usual = read_settings(where), Settings(name="", kind="text", source="")
+    for name, value in said.items():
+        kept = getattr(stored, name)
+        if value not in (None, kept, getattr(usual, name)):
+            option = "-k" if name == "k" else f"--{name.replace('_', '-')}"
+            typer.secho(f"The project is there already: {option} stays {kept}, not {value}.", fg="yellow")
 
 
 def _listed(names: str | None) -> tuple[str, ...]:

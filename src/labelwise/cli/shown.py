@@ -38,4 +38,5 @@ class Shown:
         self._timer.cancel()
         if self._timer.is_alive():
             self._timer.join()
-        self._bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()

@@ -133,7 +133,7 @@ def _check_plan(plan: Comparison, data: Data, free: int) -> None:
         most = max(0, (free - plan.start) // plan.k)
         raise BudgetError(
             f"{plan.start} first labels and {plan.n} rounds of {plan.k} are {asked} labels, but only {free} rows are "
-            f"there to choose from; at most --rounds {most}, or take a smaller -k"
+            f"there to choose from; {f'at most --rounds {most}, or ' if most else ''}take a smaller -k"
         )
 
 
@@ -158,7 +158,7 @@ def _asked(table: Path, own: OwnTable, plan: Comparison, test: float, group: str
 def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, resumed: bool) -> None:
     what = f"{len(own.classes)} classes" if own.classes else "numbers"
     console.print(
-        f"[bold]Labelwise simulate[/]: {own.target} ({what}) from {len(own.numeric)} columns of numbers and "
+        f"[bold]Labelwise simulate[/]: {_plain(own.target)} ({what}) from {len(own.numeric)} columns of numbers and "
         f"{len(own.categories)} of categories; {len(data.pool)} rows to choose from, {len(data.test)} to test on.",
         highlight=False,
     )
@@ -166,9 +166,8 @@ def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, re
         console.print(f"  [yellow]note[/] {_plain(note)}", highlight=False, soft_wrap=True)
     last = plan.start + plan.n * plan.k
     on = " Going on with the runs that are there." if resumed else ""
-    console.print(
-        f"{', '.join(plan.recipes)}: {len(plan.seeds)} seeds each, {plan.start} to {last} labels.{on}", highlight=False
-    )
+    seeds = "1 seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
+    console.print(f"{', '.join(plan.recipes)}: {seeds} each, {plan.start} to {last} labels.{on}", highlight=False)
 
 
 def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Record]) -> None:

@@ -41,7 +41,8 @@ def status(
         )
         typer.echo(f"  labels   {progress.labels:,} by {progress.people} people" + _pace(progress.median_seconds))
         typer.echo(f"  round    {progress.round}: {progress.answered} of {progress.picks} picks answered")
-        typer.echo(f"  worker   {working.state}: {working.message}")
+        state = "not running" if working.state == "dead" else working.state
+        typer.echo(f"  worker   {state}: {working.message}")
         for place, line in enumerate(meter.words if meter is not None else ["nothing measured yet."]):
             typer.echo(f"  {'meter ' if place == 0 else '      '}   {line}")
         typer.echo(f"  suspects {len(found)} labels that may be wrong" + (", see the page" if found else ""))

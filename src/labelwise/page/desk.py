@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -59,7 +60,8 @@ class Desk:
             if once and text in self.told:
                 return
             self.told.add(text)
-            write_log(self.project.folder, text)
+            with contextlib.suppress(OSError):  # a full disk: the person must still be told, and is by the caller
+                write_log(self.project.folder, text)
 
 
 def write_log(folder: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Form, HTTPException, Request
@@ -19,6 +20,7 @@ from labelwise.page.state import report, state
 SIZES = {"small": 192, "large": 1280}
 LONGEST_CLASS = 100
 LONGEST_NOTE = 4000
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 LONGEST_STAY = 3600.0  # seconds on one item; more is a lunch break
 
 
@@ -160,6 +162,9 @@ def class_name(text: str) -> str:
 
 
 def _number(text: str) -> str:
+    if THOUSANDS.fullmatch(text.strip()):  # one comma and three digits: a thousand to some, a decimal to others
+        whole = text.strip().replace(",", "")
+        raise HTTPException(422, f"{text.strip()} can be read in two ways; write {whole}, or a point before decimals.")
     try:
         value = float(text.strip().replace(",", "."))
     except ValueError:

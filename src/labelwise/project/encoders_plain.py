@@ -12,6 +12,7 @@ import numpy as np
 
 from labelwise.errors import SourceError, extra
 from labelwise.keys import Key
+from labelwise.pool.table import number
 from labelwise.project.encoders import PRETRAINED
 from labelwise.project.table import MISSING, Table, numeric
 
@@ -144,14 +145,28 @@ class Columns:
 def columns(table: Table) -> Columns:
     """An encoder of the columns of a table. A column that is the same everywhere gives no feature."""
     groups: list[list[np.ndarray]] = []
-    for values in table.columns.values():
+    mixed = ""
+    for name, values in table.columns.items():
         numbers = numeric(values)
+        mixed = mixed or ("" if numbers is not None else _mixed(name, [str(value) for value in values]))
         groups.append(_categories([str(value) for value in values]) if numbers is None else _numbers(numbers))
     groups = [group for group in groups if group]
     if not groups:
         raise SourceError(f"the columns {', '.join(table.columns)} hold the same in every row; nothing can be learnt.")
     x_NW = np.stack([part for group in groups for part in group], axis=1).astype(np.float32)
-    return Columns(x_NW, x_NW.shape[1], tuple(len(group) for group in groups))
+    return Columns(x_NW, x_NW.shape[1], tuple(len(group) for group in groups), better=mixed)
+
+
+def _mixed(name: str, values: list[str]) -> str:
+    """A word on a column that would be numbers but for a few texts; one odd value makes all of them categories."""
+    tidy = [value.strip() for value in values if value.strip().lower() not in MISSING]
+    odd = [value for value in tidy if number(value) is None]
+    if 2 * len(odd) >= len(tidy):
+        return ""
+    return (
+        f"column {name} holds {len(tidy) - len(odd)} numbers, but also {odd[0]!r:.40}: its values were taken for "
+        "categories. Mend or empty those to have numbers"
+    )
 
 
 def _numbers(values: np.ndarray) -> list[np.ndarray]:

@@ -108,7 +108,7 @@ def read_about(folder: Path) -> About:
         return About(**found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{folder / 'about.json'} cannot be read ({error}); remove {folder} to compute again"
+            f"{folder / 'about.json'} cannot be read ({error}); remove {folder}: `labelwise resume` makes it again"
         ) from error
 
 
@@ -120,10 +120,10 @@ def pool_of(folder: Path, refs: dict[int, str]) -> Pool:
         mean_D, scale_D = np.load(folder / "scale.npy")
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"{folder}: the features cannot be read ({error}); remove the folder to compute again"
+            f"{folder}: the features cannot be read ({error}); remove the folder: `labelwise resume` makes it again"
         ) from error
     if features_ND.shape != (about.rows, about.width) or len(ids) != about.rows or about.done != about.rows:
-        raise StoreError(f"{folder}: the features are not complete; run `labelwise label` again to finish them")
+        raise StoreError(f"{folder}: the features are not complete; `labelwise resume` finishes them")
     broken = {row for row, _ in about.broken}
     good = np.array([place for place, row in enumerate(ids.tolist()) if row not in broken], np.int64)
     source = FeatureSource(features_ND, mean_D, scale_D, [refs.get(row, f"row {row}") for row in ids.tolist()])

@@ -82,6 +82,7 @@ class Project:
             raise StoreError(f"{where} holds a project already; open it, or choose another folder")
         _make(where)
         check_recipe(settings)
+        address(where, settings)  # a variable that is not set is said now, and not after hours of features
         say("reading the data", 0, 0)
         data = open_data(settings, where)
         if len(data) < 4:
@@ -221,6 +222,8 @@ def address(folder: Path, settings: Settings) -> str:
 
 def checked_address(url: str) -> str:
     """An address that may be written down: without a password."""
+    if not url.startswith(("env:", "sqlite:", "postgres")):
+        raise ArgumentError(f"--store is postgresql://user@host/database or env:NAME, found {url.partition(':')[0]!r}")
     _, at, host = url.partition("://")[2].rpartition("@")
     if not url.startswith("env:") and at and ":" in url.partition("://")[2][: -len(host) - 1]:
         raise ArgumentError(
@@ -235,9 +238,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rounds").mkdir(exist_ok=True)
     except OSError as error:
-        raise StoreError(
-            f"{folder}: a project cannot be kept there ({error}); choose another with --project"
-        ) from error
+        raise StoreError(f"{folder}: a project cannot be kept there ({error}); name another by --project") from error
 
 
 def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
@@ -245,7 +246,9 @@ def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
     url = address(folder, settings)
     try:
         store = Store.create(url, settings.people)
-    except StoreError:
+    except StoreError as error:
+        if error.__cause__ is not None:  # the disk or the server, not a store that is there
+            raise
         store = Store.open(url)
         there = store.items()
         if store.rounds() or store.people != settings.people or (there and there != items):

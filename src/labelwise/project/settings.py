@@ -109,7 +109,7 @@ def read_settings(folder: Path) -> Settings:
             f"{folder} holds no project: there is no {FILE}. Make one with `labelwise label DATA --classes ...`"
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+        raise StoreError(f"{path} cannot be read: {error}; mend it, or put it back from a copy") from error
     return _checked(path, found)
 
 

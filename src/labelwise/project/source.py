@@ -20,10 +20,11 @@ from labelwise.pool.parquet_file import read_parquet
 from labelwise.pool.source import Faults
 from labelwise.pool.table import Wanted
 from labelwise.project.settings import Kind, Settings
-from labelwise.project.table import Table, column_names, is_parquet, is_table, read_columns
+from labelwise.project.table import Table, check_separator, column_names, is_parquet, is_table, read_columns
 
 _PIECE = 1 << 20  # bytes; a file of more than _PIECES such pieces is sampled for its fingerprint
 _PIECES = 64
+_BACK = "put it back, or mount the disk it is on. If the project was moved, correct `source` in its project.yaml."
 
 
 class Data(Protocol):
@@ -160,6 +161,8 @@ def recognise(path: Path, text: str | None = None, features: Sequence[str] = ())
             f"expected; this name ends in {path.suffix!r}."
         )
     names = column_names(path)
+    if text not in names:
+        check_separator(path, names)
     for name in (*features, *([text] if text else [])):
         if name not in names:
             raise SourceError(f"{path}: there is no column {name!r}; its columns are {', '.join(names)}.")
@@ -192,7 +195,7 @@ def open_data(settings: Settings, folder: Path, known: tuple[np.ndarray, list[st
     if settings.kind == "image" and settings.image is None:
         return _folder(path, folder, known)
     if not path.is_file():
-        raise SourceError(f"{path}: the data of the project is not there; put it back, or mount the disk it is on.")
+        raise SourceError(f"{path}: the data of the project is not there; {_BACK}")
     if settings.kind == "image":
         return _packed(path, str(settings.image))
     if settings.kind == "text":
@@ -231,7 +234,7 @@ def broken(error: Exception) -> str:
 
 def _folder(root: Path, project: Path, known: tuple[np.ndarray, list[str]] | None) -> Images:
     if not root.is_dir():
-        raise SourceError(f"{root}: the folder of images is not there; put it back, or mount the disk it is on.")
+        raise SourceError(f"{root}: the folder of images is not there; {_BACK}")
     if known is not None:
         return Images(known[0], known[1], root)
     own = os.path.realpath(project) + os.sep  # a project may lie inside the folder of its images

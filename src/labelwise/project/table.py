@@ -57,10 +57,22 @@ def column_names(path: Path) -> list[str]:
             raise SourceError(f"{path}: the first line cannot be read ({error}).") from error
     if not header:
         raise SourceError(f"{path}: the file is empty; a first line that names the columns was expected.")
+    if any("\udc80" <= sign <= "\udcff" for sign in "".join(header)):
+        raise SourceError(f"{path}: the names of the columns hold bytes that are not UTF-8; save the table as UTF-8.")
     twice = next((name for name, count in Counter(header).items() if count > 1), None)
     if twice is not None:
         raise SourceError(f"{path}: more than one column is called {twice!r}; give each its own name.")
     return header
+
+
+def check_separator(path: Path, names: list[str]) -> None:
+    """Raise where the one column of a table looks like several with another sign between them."""
+    other = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
+    if other is not None and not is_parquet(path):
+        wanted = "tabs" if _delimiter(path) == "\t" else "commas"
+        raise SourceError(
+            f"{path}: the columns seem to be separated by {other!r}; {wanted} were expected. Save it with {wanted}."
+        )
 
 
 def read_columns(path: Path, names: Sequence[str]) -> Table:
@@ -118,9 +130,9 @@ def _from_csv(path: Path, header: list[str], names: Sequence[str]) -> Table:
 
 def _fault(fields: list[str], width: int) -> str | None:
     if len(fields) != width:
-        return f"{len(fields)} fields, {width} were expected"
+        return f"{len(fields)} {'field' if len(fields) == 1 else 'fields'}, {width} were expected"
     if any("\udc80" <= sign <= "\udcff" for field in fields if not field.isascii() for sign in field):
-        return "it holds bytes that are not UTF-8"
+        return "it holds bytes that are not UTF-8; save the table as UTF-8"
     return None
 
 

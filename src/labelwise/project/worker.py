@@ -163,7 +163,8 @@ def _guarded(project: Project, signs: Signs) -> bool:
 
 def log(folder: Path, text: str) -> None:
     """A line into the project's log."""
-    with (folder / "log.txt").open("a", encoding="utf-8") as file:
+    # A full disk must not end the worker, which tries again.
+    with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from labelwise.pool import Pool
-from labelwise.shards.place import place, place_aside
+from labelwise.shards.place import column_file, place, place_aside
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
-from labelwise.signals.spec import Signal
+from labelwise.signals.spec import Signal, stored
+
+MADE = "made"  # the file that says that a part is whole
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ def _mapped(file: np.memmap, where: slice) -> Mapped:
 class ReadPart:
     """Makes a shard by reading some rows of a pool with a copy of the model.
 
-    Its columns are in mapped files in `folder`, in temporary ones if `aside`, else in memory.
+    Its columns are in mapped files in `folder`, in temporary ones if `aside`, else in memory. Made again after a loss,
+    it maps the files that it had finished; `token` tells them from those of another model.
     """
 
     reader: Reader | None
@@ -108,16 +112,41 @@ class ReadPart:
     labelled: Labelled
     folder: Path | None
     aside: bool = False
+    token: str = ""
 
     def __call__(self) -> Shard:
+        if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
+            files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
+            return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
         _to_device(getattr(self.reader, "model", None))
         stream = read(self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
         if self.aside and self.folder is None:
             placed = place_aside(stream, len(self.ids))
         else:
             placed = place(stream, len(self.ids), self.folder)
+            if self.folder is not None and self.token:
+                _finish(self.folder, self.token)
         (shard,) = placed.map(lambda one: one)
         return shard
+
+
+def _opened(file: Path) -> Tensor:
+    return torch.from_numpy(np.lib.format.open_memmap(file, mode="r+"))
+
+
+def _read(file: Path) -> str | None:
+    return file.read_text() if file.exists() else None
+
+
+def _finish(folder: Path, token: str) -> None:
+    """Note, once every column is on the disk, that the part is made."""
+    for file in folder.glob("*.npy"):
+        with open(file, "rb") as column:
+            os.fsync(column.fileno())
+    folder.mkdir(parents=True, exist_ok=True)  # there is none yet where no column was asked for
+    fresh = folder / f"{MADE}.new"
+    fresh.write_text(token)
+    os.replace(fresh, folder / MADE)
 
 
 def _to_device(model: Any) -> None:

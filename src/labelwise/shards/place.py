@@ -78,13 +78,18 @@ def _check_form(columns: Mapping[Signal, Tensor], rows: Rows) -> None:
         )
 
 
+def column_file(folder: Path, signal: Signal) -> Path:
+    """Where the column of a signal is kept."""
+    return folder / (re.sub(r"[^a-z0-9]+", "-", repr(signal).lower()).strip("-") + ".npy")
+
+
 def _column(signal: Signal, n: int, first: Tensor, folder: Path | None) -> Tensor:
     """An empty column for n rows shaped like those of `first`."""
     shape = (n, *first.shape[1:])
     if folder is None:
         return torch.empty(shape, dtype=first.dtype)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (re.sub(r"[^a-z0-9]+", "-", repr(signal).lower()).strip("-") + ".npy")
+    path = column_file(folder, signal)
     # NumPy has no bfloat16: its values are kept in float32, which holds them exactly.
     first = first.float() if first.dtype == torch.bfloat16 else first
     dtype = first.new_empty(0, device="cpu").numpy().dtype

@@ -82,7 +82,7 @@ class Bait(Strategy):
         rank = max(1, classes - 1)
         small = 8 * (2 * rank * rank + 2 * rank + classes + 2)  # P and Q of a row, and what they are kept up to date by
         tables = 8 * 8 * (classes * width) ** 2
-        solved = 8 * 8 * (fisher_rows.SOLVED + round(self.oversample * size.k)) * rank * (rank + classes)
+        solved = 6 * 8 * (fisher_rows.SOLVED + round(self.oversample * size.k)) * rank * (rank + classes)
         return (small + 64) * size.rows + tables + solved + 64 * fisher_rows.SOLVED * width
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:

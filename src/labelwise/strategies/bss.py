@@ -56,7 +56,7 @@ DRAWS = 1.57  # draws at the natural end, in units of d (1 - gamma^2) / gamma^2
 ALWAYS_GOOD = 0.1165  # up to this gamma the barriers lie inside [3/4, 5/4]
 HOPELESS = 0.2
 NEAR_MISS = 0.03  # outputs farther from [3/4, 5/4] than this do not get there by another draw
-WINDOW_NUMBERS = 1 << 22  # numbers of the rows of one window: 32 MB
+WINDOW_NUMBERS = 1 << 20  # numbers of the rows of one window: 8 MB
 AHEAD = 8  # rings looked at together, at least
 CENSUS: dict[str, Any] = {
     "gamma": None,
@@ -108,8 +108,8 @@ class Bss(OnBasis):
         if not isinstance(self.retries, int) or self.retries < 0:
             raise ArgumentError(f"Bss(retries=...) must be a whole number from 0 on, found {self.retries!r}")
 
-    def taken(self, size: Size, rank: int) -> int:
-        return round(min(max(64, WINDOW_NUMBERS // rank), 1.5 * Drawn.most(int(size.k)) + 16))
+    def taken(self, size: Size, functions: int, rank: int) -> int:
+        return round(min(_widest(functions), 1.5 * Drawn.most(int(size.k)) + 16))
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         past = _past(labelled, basis) if self.warm and labelled.n else None
@@ -171,10 +171,15 @@ def _labelled_weight(barrier: Barrier, rows: int, k: int) -> float:
     return barrier.mid / (rows + k)
 
 
+def _widest(functions: int) -> int:
+    """Rings of a window at most."""
+    return max(64, WINDOW_NUMBERS // functions)
+
+
 def _draw(pool: Shards, basis: Whitened, barrier: Barrier, k: int, expected: float, key: Key) -> Drawn:
     """Draws until the next one would bring row k + 1."""
     rings, drawn = Rings(pool, LEVERAGE, key), Drawn(k)
-    widest = max(64, WINDOW_NUMBERS // basis.rank)
+    widest = _widest(len(basis.shift_P))
     while not drawn.full and drawn.draws < Drawn.most(k):
         left = max(expected - drawn.draws, 0.05 * expected)
         window = rings.window(min(widest, 1.5 * left + 16))

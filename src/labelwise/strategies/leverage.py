@@ -40,8 +40,8 @@ class Leverage(OnBasis):
     weighted = True
     known_law = True
 
-    def taken(self, size: Size, rank: int) -> int:
-        return TAKEN
+    def taken(self, size: Size, functions: int, rank: int) -> int:
+        return min(TAKEN, size.k)
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         rings, drawn = Rings(pool, LEVERAGE, key), Drawn(k)

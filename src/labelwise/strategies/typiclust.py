@@ -75,6 +75,7 @@ class TypiClust(Strategy):
 
     def _visit(self, pool: Shards, labelled: Shards, count: int, k: int, key: Key) -> list[tuple[float, int]]:
         """(typicality, id) of k rows: one from each visit to a cluster."""
+        k = int(k)  # minus a NumPy integer without a sign is a large number
         ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
         sizes = torch.bincount(cluster_N, minlength=count).tolist()
         labels = [0] * count

@@ -68,8 +68,9 @@ class Volume(OnBasis):
             raise ArgumentError(f'Volume(rule=...) must be "sampled" or "greedy", found {self.rule!r}')
         object.__setattr__(self, "weighted", self.rule == "sampled")
 
-    def taken(self, size: Size, rank: int) -> int:
-        return max(SHORTEST, LIST_NUMBERS // rank) if self.rule == "greedy" else TAKEN
+    def taken(self, size: Size, functions: int, rank: int) -> int:
+        listed = max(SHORTEST, LIST_NUMBERS // rank) if self.rule == "greedy" else 4 * rank + 16
+        return max(listed, min(TAKEN, size.k))
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         if self.rule == "greedy":

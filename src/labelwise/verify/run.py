@@ -108,7 +108,8 @@ def plan_one(
 
 def run(job: Job) -> Outcome:
     """Run a check; whatever it raises is its outcome."""
-    start = time.perf_counter()
+    start, threads = time.perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(1)  # these problems are tiny: threads that wait for each other would take most of the time
     status, why, arrays = "passed", "", dict[str, np.ndarray]()
     try:
         job.run(job.case)
@@ -120,6 +121,8 @@ def run(job: Job) -> Outcome:
         last = traceback.extract_tb(error.__traceback__)[-1]
         why = f"{type(error).__name__}: {error} ({last.filename.rsplit('/', 1)[-1]}:{last.lineno})"
         status, arrays = "failed", job.case.arrays
+    finally:
+        torch.set_num_threads(threads)
     seconds = time.perf_counter() - start
     return Outcome(job.name, job.check, status, why, seconds, job.case.seed, None, arrays)  # type: ignore[arg-type]
 

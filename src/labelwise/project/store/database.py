@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from labelwise.errors import ArgumentError, StoreError, extra
 from labelwise.project.store.schema import about
 
+DAMAGED = ("file is not a database", "malformed")  # as SQLite says it
 BUSY_SECONDS = 60
 
 
@@ -90,6 +91,11 @@ class Database:
             with self.engine.connect().execution_options(labelwise=purpose) as connection, connection.begin():
                 yield connection
         except DBAPIError as error:
+            if any(sign in str(error.orig) for sign in DAMAGED):
+                raise StoreError(
+                    f"the store {self.name} is damaged: {error.orig}. Keep the file as it is, and put a copy of before "
+                    "in its place; SQLite's own `sqlite3 store.db .recover` may save more"
+                ) from error
             raise StoreError(
                 f"the store {self.name} could not do what was asked of it: {error.orig}. Nothing was changed; look "
                 "whether its disk is full, its folder can be written to, or its server is down, and try again"

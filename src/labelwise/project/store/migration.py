@@ -34,7 +34,10 @@ def create(database: Database, people: int) -> None:
 def migrate(database: Database) -> int:
     """Bring the store to this version, all steps or none; how many people answer each item."""
     if database.path is not None and not database.path.is_file():
-        raise StoreError(f"there is no store at {database.name}; make a project first, or look for a typing error")
+        raise StoreError(
+            f"there is no store at {database.name}. If there was one, its answers were in it: put it back from a copy. "
+            "Otherwise make a project first, or look for a typing error"
+        )
     with database.reading() as connection:
         found = _version(database, connection)
         people = int(_about(connection)["people"])
@@ -50,7 +53,10 @@ def migrate(database: Database) -> int:
 
 def _version(database: Database, connection: Connection) -> int:
     if not inspect(connection).has_table(about.name):
-        raise StoreError(f"{database.name} holds no project: its tables are missing. Make a project first")
+        raise StoreError(
+            f"{database.name} holds no project: its tables are missing. Put it back from a copy, or make a new "
+            "project in another folder"
+        )
     version = int(_about(connection).get("version", "-1"))
     if version > schema.VERSION:
         raise StoreError(
