@@ -57,6 +57,9 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+STOPPED = 130  # the exit code of a command that was interrupted
+
+
 def main() -> None:
     """Run the command line; an error of ours is one message, not a traceback."""
     from labelwise.errors import LabelwiseError
@@ -71,6 +74,7 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo(f"{error}. Make room, or see to the file; the same command goes on where it can.", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.secho("stopped", fg="yellow", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == STOPPED:  # typer ends so on Ctrl-C, without a word
+            typer.secho("Stopped.", fg="yellow", err=True)
+        raise
