@@ -235,6 +235,24 @@ def test_training_that_goes_on_needs_its_model(tmp_path):
         run_cell(cell, tmp_path / "run")
 
 
+def test_a_broken_record_says_which_file_to_remove_and_its_rounds_run_again(tmp_path):
+    run, suite = tmp_path / "run", suite_of(tmp_path, strategies=["margin"], seeds=1, rounds=1)
+    list(run_suite(suite, "as above", run, 0))
+    before = [comparable(record) for record in read_run(run)]
+    path = next((run / "records").glob("*margin*.jsonl"))
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, "{broken}\n", *others]))
+    said = rf"{path.name}, line 2: .*Remove that file, .*{path.name}: its rounds run again"
+    for again in (lambda: list(run_suite(suite, "as above", run, 0)), lambda: read_run(run)):
+        with pytest.raises(StoreError, match=said):
+            again()
+    with pytest.raises(StoreError, match=said):
+        run_cell(suite.cells()[0][1], run)
+    path.unlink()
+    list(run_suite(suite, "as above", run, 0))
+    assert [comparable(record) for record in read_run(run)] == before
+
+
 def test_more_labels_than_rows_is_refused(tmp_path):
     with pytest.raises(BudgetError, match="the pool has 80 rows"):
         run_cell(cell_of(tmp_path, "margin", k=40), tmp_path / "run")

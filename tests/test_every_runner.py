@@ -159,7 +159,6 @@ _KILLED = """
     import sys, numpy as np, labelwise as lw
     from labelwise.shards import journal
     journal.EVERY, journal.SHARE = 0.05, 1e9
-    journal.FolderJournal.__init__.__defaults__ = (0.05,)
     rng = np.random.default_rng(0)
     print("started", flush=True)
     H = rng.normal(size=(20000, 64)).astype("float32")

@@ -401,6 +401,29 @@ def test_a_label_is_changed_from_the_gallery_once(table):
             assert anna.post("/change", data={**change, "token": "third-token", **bad}).status_code == 422
 
 
+@pytest.mark.parametrize("table", [{"data": [f"text {row}" for row in range(12)], "people": 2}], indirect=True)
+def test_the_gallery_shows_notes_and_who_was_unsure(table):
+    with table.browser("anna") as anna, table.browser("ben") as ben:
+        first = anna.get("/card").text
+        answer(anna, first, "", "unsure", note="too dark <b>here</b>")
+        row = row_of(first)
+        page = anna.get("/gallery").text
+        assert "anna: unsure" in page
+        assert "anna noted: too dark &lt;b&gt;here&lt;/b&gt;" in page
+        table.project.store.change("ben", row, "label", "dog", "token-of-ben", "a tail")
+        page = ben.get("/gallery").text
+        assert "anna: unsure, ben: dog" in page
+        assert "ben noted: a tail" in page
+        # A change without a note leaves the notes; an answer that is taken back takes its note with it.
+        changed = anna.post("/change", data={"row": row, "choice": "label:cat", "token": "token-of-change"}).text
+        assert "anna: cat, ben: dog" in changed
+        assert "anna noted: too dark" in changed
+        ben.post("/undo", data={"token": "token-of-undo"})
+        page = anna.get("/gallery").text
+        assert "a tail" not in page
+        assert "ben" not in re.sub(r"<select.*?</select>", "", page, flags=re.DOTALL)
+
+
 @pytest.mark.parametrize("table", [{"data": [f"text {row}" for row in range(60)]}], indirect=True)
 def test_the_gallery_has_pages(table):
     table.project.store.import_labels([(row, "cat") for row in range(60)], "file")

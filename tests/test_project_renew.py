@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from labelwise import cli
 from labelwise.cli import app
 from labelwise.cli import label as command
 from labelwise.cli.bench import _last_words
-from labelwise.errors import ArgumentError, SourceError, StoreError
+from labelwise.errors import ArgumentError, LabelwiseError, SourceError, StoreError
 from labelwise.project import Project, Settings
 from labelwise.project.project import checked_address
 from labelwise.project.renew import renew
@@ -50,7 +51,66 @@ def test_features_that_are_gone_are_computed_again(folder: Path) -> None:
     Project.open(folder).close()
 
 
+def without_fingerprint(folder: Path) -> None:
+    """Make it a project of before the fingerprint was in project.yaml."""
+    path = folder / "project.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("fingerprint:")]
+    assert len(kept) == len(lines) - 1
+    path.write_text("".join(kept))
+
+
+def test_a_table_of_other_values_in_the_same_places_is_refused_also_without_features(folder: Path) -> None:
+    table = folder.parent / "texts.csv"
+    before = table.read_text()
+    shutil.rmtree(folder / "features")
+    table.write_text(before.replace("cat", "cow"))
+    with pytest.raises(SourceError, match="has changed since the project was made"):
+        renew(folder, quiet)
+    assert not (folder / "features").exists()
+    table.write_text(before)
+    assert renew(folder, quiet)
+    Project.open(folder).close()
+    table.write_text(before.replace("cat", "cow"))
+    with pytest.raises(SourceError, match="has changed since the project was made"):
+        Project.open(folder)
+
+
+def test_a_project_of_before_the_fingerprint_was_kept_still_opens(folder: Path) -> None:
+    without_fingerprint(folder)
+    Project.open(folder).close()
+    shutil.rmtree(folder / "features")
+    assert renew(folder, quiet)
+    Project.open(folder).close()
+    table = folder.parent / "texts.csv"
+    table.write_text(table.read_text().replace("cat", "cow"))
+    with pytest.raises(SourceError, match="has changed since the project was made"):  # by features/about.json
+        Project.open(folder)
+
+
+def test_a_refused_project_leaves_nothing_behind_and_takes_nothing_away(folder: Path) -> None:
+    home = folder.parent
+    (home / "pictures").mkdir()
+    for name in "abcd":
+        (home / "pictures" / f"{name}.png").write_bytes(b"no image")
+    (home / "there").mkdir()
+    (home / "there" / "own.txt").write_text("mine")
+    before = sorted(home.rglob("*"))
+    text = Settings(name="t", kind="text", source="../../texts.csv", text="body", encoder="words")
+    for settings in (
+        replace(text, recipe="nothing"),
+        replace(text, text="nowhere"),
+        replace(text, encoder="nothing"),
+        Settings(name="i", kind="image", source="../../pictures", encoder="pixels"),
+    ):
+        for place in (home / "deep" / "q", home / "there" / "q"):
+            with pytest.raises(LabelwiseError):
+                Project.create(place, settings)
+            assert sorted(home.rglob("*")) == before
+
+
 def test_features_of_other_rows_are_not_taken(folder: Path) -> None:
+    without_fingerprint(folder)
     shutil.rmtree(folder / "features")
     with (folder.parent / "texts.csv").open("a") as file:
         file.write("one more,1\n")
@@ -121,7 +181,7 @@ def test_a_store_that_cannot_be_is_refused_before_features_are_computed(folder: 
     settings = Settings(name="t", kind="text", source="../texts.csv", text="body", store="env:LABELWISE_NO_SUCH_NAME")
     with pytest.raises(StoreError, match="which is not set"):
         Project.create(folder.parent / "q", settings)
-    assert not (folder.parent / "q" / "features").exists()
+    assert not (folder.parent / "q").exists()
 
 
 def test_a_run_keeps_to_its_folder_and_failures_say_all_their_words(tmp_path: Path) -> None:

@@ -260,3 +260,49 @@ def test_labels_without_an_order_are_refused(labels: object) -> None:
     with pytest.raises(errors.LabelError):
         al.tell([0, 1], labels)
     assert len(al.labelled) == 0
+
+
+def test_a_long_ask_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Stopped in the middle of a selection, a new process asks the shards only for what was not answered yet."""
+    from labelwise.shards import Shards, journal
+
+    monkeypatch.setattr(journal, "EVERY", 0.0)
+    monkeypatch.setattr(journal, "SHARE", float("inf"))
+    x = np.random.default_rng(0).normal(size=(120, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
+    count, at = [0], [-1]
+    ask = Shards._ask
+
+    def counted(self, fn):
+        count[0] += 1
+        if count[0] == at[0]:
+            raise SystemExit("killed")
+        return ask(self, fn)
+
+    monkeypatch.setattr(Shards, "_ask", counted)
+    recipe = lw.strategies.Sabal(solver="greedy")
+    al = lw.Session(x, LogisticRegression(), recipe, classes=4, folder=tmp_path / "s", seed=1)
+    first = al.ask(20)
+    al.tell(first.ids, y[first.ids])
+    plain = lw.Session(x, LogisticRegression(), recipe, classes=4, seed=1)
+    plain.tell(plain.ask(20).ids, y[first.ids])
+    expected = plain.ask(10).ids
+    count[0] = 0
+    al.ask(10)
+    whole, count[0] = count[0], 0
+    at[0] = whole - 3
+    with pytest.raises(SystemExit):
+        al.ask(10)
+    assert (tmp_path / "s" / "selection" / "progress.json").exists()
+    at[0], count[0] = -1, 0
+    again = lw.Session.load(tmp_path / "s", x, LogisticRegression(), recipe)
+    assert again.ask(10).ids.tolist() == expected.tolist()
+    assert count[0] < whole / 2
+    assert not (tmp_path / "s" / "selection").exists()
+    # A journal of answers that have changed since is of no use, and in nobody's way.
+    at[0], count[0] = whole - 3, 0
+    with pytest.raises(SystemExit):
+        again.ask(10)
+    at[0] = -1
+    again.tell(expected[:5], y[expected[:5]])
+    assert len(again.ask(10).ids) == 10

@@ -173,7 +173,9 @@ class Session:
         key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")
         pool, labelled, block = self._rows(free, strategy, k)
         began = time.perf_counter()
-        picks = select_kept(strategy, pool, labelled, k, key, self._how, block)
+        # A worker on another machine may not reach the folder.
+        how = self._how if self._gathering.cluster else self._how.kept_in(self.folder)
+        picks = select_kept(strategy, pool, labelled, k, key, how, block)
         picks = noted(picks, None if self._fit is None else self._fit[1].reader, strategy.needs.pool)
         self.seconds["select"] = time.perf_counter() - began
         self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None

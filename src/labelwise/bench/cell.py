@@ -65,7 +65,7 @@ def run_cell(cell: Cell, run: Path, told: Callable[[Record], None] = lambda reco
     # A worker whose runner was killed may still be at its last round: it is waited for.
     with opened(place.records, os.O_RDWR | os.O_CREAT):
         sync_folder(place.records.parent)
-        done = read_records(place.records)
+        done = records_of(place.records)
         if len(done) > cell.data.rounds:
             return
         data = prepared(key_of(cell.data), run / CACHE)
@@ -83,6 +83,17 @@ def run_cell(cell: Cell, run: Path, told: Callable[[Record], None] = lambda reco
                 place.model(number - 1).unlink(missing_ok=True)
             told(record)
         place.model(cell.data.rounds).unlink(missing_ok=True)
+
+
+def records_of(path: Path) -> list[Record]:
+    """The records of a cell so far; one that cannot be read is a StoreError that says how to go on without it."""
+    try:
+        return read_records(path)
+    except StoreError as error:
+        raise StoreError(
+            f"{error} Remove that file, {path}: its rounds run again with the next `labelwise bench run`, and the "
+            "other cells are kept"
+        ) from error
 
 
 def first_batch(data: Data, count: int, seed: int) -> np.ndarray:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelwise.bench.cell import RECORDS, Place
+from labelwise.bench.cell import RECORDS, Place, records_of
 from labelwise.bench.suite import Cell, LeftOut, Suite, differences
 from labelwise.bench.workers import Event, Here, Workers
 from labelwise.errors import StoreError
 from labelwise.report.atomic import write_text
 from labelwise.report.environment import environment
-from labelwise.report.record import Record, read_records
+from labelwise.report.record import Record
 
 try:
     import fcntl
@@ -119,7 +119,7 @@ def read_run(run: Path) -> list[Record]:
     folder = run / RECORDS
     if not folder.is_dir():
         raise StoreError(f"{run} holds no run: there is no folder {RECORDS}. Expected the folder of `bench run`")
-    return [record for path in sorted(folder.glob("*.jsonl")) for record in read_records(path)]
+    return [record for path in sorted(folder.glob("*.jsonl")) for record in records_of(path)]
 
 
 @contextlib.contextmanager
@@ -175,7 +175,7 @@ def changed_environment(run: Path) -> list[str]:
 
 def _rounds(run: Path, cell: Cell) -> int:
     path = Place(run, cell).records
-    return len(read_records(path)) if path.exists() else 0
+    return len(records_of(path)) if path.exists() else 0
 
 
 def _note_failure(run: Path, event: Event) -> None:

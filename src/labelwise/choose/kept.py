@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ from labelwise.signals.spec import Signal
 
 @dataclass(frozen=True)
 class How:
-    """How to run a selection: `limit` in bytes, or None; `folder` of its journal; `progress` hears of its picks."""
+    """How to run a selection: `limit` in bytes, or None; `folder` of its journal; `progress` hears of its picks.
+
+    A folder is `own` where nothing but journals is ever put there: that of another selection is then removed.
+    """
 
     limit: int | None = None
     folder: Path | None = None
     progress: Listener | None = None
+    own: bool = False
 
     @staticmethod
     def of(max_memory: Any = None, folder: str | Path | None = None, progress: Any = None) -> How:
@@ -36,6 +40,10 @@ class How:
         if progress is not None and not callable(progress):
             raise ArgumentError(f"progress is a function of (done, total), found {progress!r}")
         return How(bytes_of(max_memory), None if folder is None else Path(folder), progress)
+
+    def kept_in(self, session: Path | None) -> How:
+        """With a journal in the folder of a session, if it has one."""
+        return self if session is None else replace(self, folder=session / "selection", own=True)
 
 
 PLAIN = How()
@@ -67,7 +75,7 @@ def select_kept(
         if how.folder is None:
             return strategy.select(pool, labelled, k, key)
         about = {"strategy": repr(strategy), "k": int(k), "key": repr(key)}
-        journal = FolderJournal(how.folder, about, pool, labelled)
+        journal = FolderJournal(how.folder, about, pool, labelled, own=how.own)
         picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
         journal.remove()
         return picks

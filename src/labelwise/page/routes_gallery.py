@@ -16,6 +16,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.page.card import keyed, look
 from labelwise.page.desk import Desk, session_of
 from labelwise.page.routes_label import LONGEST_NOTE, checked, named
+from labelwise.page.said import Said, said
 
 if TYPE_CHECKING:
     from labelwise.project import Suspect
@@ -80,7 +81,8 @@ def gallery_routes(desk: Desk) -> APIRouter:
         answer = desk.project.store.answers().get(row)
         if answer is None:
             raise HTTPException(404, f"Row {row} has no answer.")
-        values = {"one": _one(desk, answer, _suspects(desk)), "changed": True, **_choices(desk)}
+        told = said(desk.project.store.events())
+        values = {"one": _one(desk, answer, _suspects(desk), told), "changed": True, **_choices(desk)}
         return desk.page(request, "one.html", values)
 
     return routes
@@ -104,11 +106,12 @@ def found(desk: Desk, wanted: Wanted) -> dict[str, Any]:
     pages = max(1, -(-len(fit) // ON_A_PAGE))
     page = min(wanted.page, pages)
     shown = fit[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]
+    told = said(desk.project.store.events())
     return {
         "all": len(fit),
         "page": page,
         "pages": pages,
-        "ones": [_one(desk, answer, suspects) for answer in shown],
+        "ones": [_one(desk, answer, suspects, told) for answer in shown],
         "suspected": sum(_doubt(suspects.get(answer.row), answer) >= 0 for answer in fit),
         "changed": False,
     }
@@ -161,7 +164,7 @@ def _searched(desk: Desk, row: int) -> str:
     return "\n".join([shown.title, shown.text or "", *fields]).casefold()
 
 
-def _one(desk: Desk, answer: Answer, suspects: Mapping[int, Suspect]) -> dict[str, Any]:
+def _one(desk: Desk, answer: Answer, suspects: Mapping[int, Suspect], told: Mapping[int, Said]) -> dict[str, Any]:
     shown, broken = look(desk, answer.row)
     suspect = suspects.get(answer.row)
     doubt = _doubt(suspect, answer)
@@ -170,6 +173,7 @@ def _one(desk: Desk, answer: Answer, suspects: Mapping[int, Suspect]) -> dict[st
         "shown": shown,
         "broken": broken,
         "suspect": suspect if doubt >= 0 else None,
+        "said": told.get(answer.row, Said()),
         "token": secrets.token_urlsafe(12),
     }
 

@@ -84,12 +84,12 @@ def compute(folder: Path, data: Data, encoder: Encoder, fingerprint: str, say: S
     if before is not None and before.matches(about) and (folder / "features.npy").is_file():
         about = before
     else:
-        for old in ("about.json", "scale.npy", "ids.npy", "features.npy"):
-            (folder / old).unlink(missing_ok=True)
+        _clear(folder)
         np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, (len(data), encoder.width)).flush()
         _write(folder, about)
     about = _sweep(folder, data, encoder, about, say)
     if len(about.broken) == len(data):
+        _clear(folder)
         raise SourceError(f"none of the {len(data)} rows can be read. The first: {about.broken[0][1]}.")
     if not (folder / "scale.npy").is_file():
         say("scaling the features", 0, 0)
@@ -97,6 +97,11 @@ def compute(folder: Path, data: Data, encoder: Encoder, fingerprint: str, say: S
         _save(folder / "ids.npy", data.ids)
         _save(folder / "scale.npy", _scale(_mapped(folder), good, about.blocks))
     return about
+
+
+def _clear(folder: Path) -> None:
+    for old in ("about.json", "scale.npy", "ids.npy", "features.npy"):
+        (folder / old).unlink(missing_ok=True)
 
 
 def read_about(folder: Path) -> About:

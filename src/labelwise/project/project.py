@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from labelwise.project.encoders import encoder_of
 from labelwise.project.features import About, Say
 from labelwise.project.meter_reading import Meter, read_meter
 from labelwise.project.pictures import Pictures
+from labelwise.project.place import new_place
 from labelwise.project.recipe import check_recipe
 from labelwise.project.settings import Kind, Settings, is_project, read_settings
 from labelwise.project.slices import reserve
@@ -80,26 +81,8 @@ class Project:
         where = Path(folder)
         if is_project(where):
             raise StoreError(f"{where} holds a project already; open it, or choose another folder")
-        _make(where)
-        check_recipe(settings)
-        address(where, settings)  # a variable that is not set is said now, and not after hours of features
-        say("reading the data", 0, 0)
-        data = open_data(settings, where)
-        if len(data) < 4:
-            raise SourceError(f"{settings.path(where)}: {len(data)} rows; a project needs at least 4 to choose from")
-        encoder = encoder_of(settings.encoder, settings.kind, data)
-        about = features.compute(where / "features", data, encoder, fingerprint(settings.path(where), data), say)
-        say("writing the list of rows", 0, 0)
-        broken = dict(about.broken)
-        items = [Item(row, ref) for row, ref in zip(data.ids.tolist(), data.refs) if row not in broken]
-        store = _new_store(where, settings, items)
-        left_out = [*data.faults, *broken.values()]
-        if left_out:
-            write_text(where / LEFT_OUT, "\n".join(left_out) + "\n")
-        if isinstance(data, Images) and data.root is not None:
-            _marks(where, data)
-        settings.write(where)
-        return Project(where, settings, store, data, about)
+        with new_place(where):
+            return _created(where, settings, say)
 
     @staticmethod
     def open(folder: str | Path) -> Project:
@@ -233,12 +216,27 @@ def checked_address(url: str) -> str:
     return url
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "rounds").mkdir(exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder}: a project cannot be kept there ({error}); name another by --project") from error
+def _created(where: Path, settings: Settings, say: Say) -> Project:
+    check_recipe(settings)
+    address(where, settings)  # a variable that is not set is said now, and not after hours of features
+    say("reading the data", 0, 0)
+    data = open_data(settings, where)
+    if len(data) < 4:
+        raise SourceError(f"{settings.path(where)}: {len(data)} rows; a project needs at least 4 to choose from")
+    encoder = encoder_of(settings.encoder, settings.kind, data)
+    about = features.compute(where / "features", data, encoder, fingerprint(settings.path(where), data), say)
+    say("writing the list of rows", 0, 0)
+    broken = dict(about.broken)
+    items = [Item(row, ref) for row, ref in zip(data.ids.tolist(), data.refs) if row not in broken]
+    store = _new_store(where, settings, items)
+    left_out = [*data.faults, *broken.values()]
+    if left_out:
+        write_text(where / LEFT_OUT, "\n".join(left_out) + "\n")
+    if isinstance(data, Images) and data.root is not None:
+        _marks(where, data)
+    settings = replace(settings, fingerprint=about.fingerprint)
+    settings.write(where)
+    return Project(where, settings, store, data, about)
 
 
 def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
@@ -261,15 +259,20 @@ def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
     return store
 
 
+def check_file(path: Path, data: Data, before: str) -> None:
+    """Raise where a file is not the one that has the fingerprint `before`."""
+    if fingerprint(path, data) != before:
+        raise SourceError(
+            f"{path} has changed since the project was made: its rows may not be the ones that were labelled. Put "
+            f"the old file back, or start a new project (--project) and bring the labels over by export and import"
+        )
+
+
 def _changes(folder: Path, settings: Settings, data: Data, about: About) -> tuple[str, ...]:
     """What is not as it was when the project was made; SourceError where rows cannot be told apart any more."""
     path = settings.path(folder)
     if not path.is_dir():
-        if fingerprint(path, data) != about.fingerprint:
-            raise SourceError(
-                f"{path} has changed since the project was made: its rows may not be the ones that were labelled. Put "
-                f"the old file back, or start a new project (--project) and bring the labels over by export and import"
-            )
+        check_file(path, data, settings.fingerprint or about.fingerprint)
         return ()
     assert isinstance(data, Images)
     before = _marks(folder, data)

@@ -10,7 +10,7 @@ import numpy as np
 from labelwise.errors import SourceError, StoreError
 from labelwise.project.encoders import encoder_of
 from labelwise.project.features import About, Say, compute, read_about
-from labelwise.project.project import address
+from labelwise.project.project import address, check_file
 from labelwise.project.rounds import read_model
 from labelwise.project.settings import read_settings
 from labelwise.project.source import Data, fingerprint, open_data
@@ -30,6 +30,8 @@ def renew(folder: Path, say: Say) -> bool:
         items = store.items()
     known = np.array([item.row for item in items], np.int64), [item.ref for item in items]
     data = open_data(settings, folder, known)
+    if settings.fingerprint and not settings.path(folder).is_dir():  # a folder that changed is said when it is opened
+        check_file(settings.path(folder), data, settings.fingerprint)
     encoder = encoder_of(settings.encoder, settings.kind, data)
     about = compute(place, data, encoder, fingerprint(settings.path(folder), data), say)
     try:

@@ -40,6 +40,7 @@ class Settings:
         recipe: how batches are chosen.
         seed: the only source of chance.
         store: address of the store; "" is a file in the project folder. Never holds a password.
+        fingerprint: of the data when the project was made, written by it; "" in projects of before it was kept here.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Settings:
     recipe: str = "typiclust+badge"
     seed: int = 0
     store: str = ""
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         for what, value, least in (("k", self.k, 2), ("people", self.people, 1), ("seed", self.seed, 0)):

@@ -44,8 +44,17 @@ SAMPLE = 256  # rows of each shard that tell whether the columns are the same
 class FolderJournal:
     """The journal of one selection in a folder."""
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], pool: Shards, labelled: Shards, every: float = EVERY):
-        self._folder, self._every = folder, every
+    def __init__(
+        self,
+        folder: Path,
+        about: Mapping[str, Any],
+        pool: Shards,
+        labelled: Shards,
+        every: float | None = None,
+        own: bool = False,
+    ):
+        """Begin or go on in `folder`; where it is the caller's `own`, the journal of another selection is removed."""
+        self._folder, self._every, self._own = folder, EVERY if every is None else every, own
         self._all = pool.join(labelled)
         self._asked = self._bytes = self._generation = 0
         self._old: list[bytes] = []  # kept before this start
@@ -111,6 +120,9 @@ class FolderJournal:
             return
         kept = _read_json(path)
         changed = [name for name in {**self._about, **kept} if kept.get(name) != self._about.get(name)]
+        if changed and self._own:
+            self.remove()
+            return
         if changed:
             raise StoreError(
                 f"{self._folder} holds the journal of another selection ({', '.join(changed)} differ); choose another "
