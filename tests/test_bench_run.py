@@ -10,17 +10,22 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from labelwise.bench.cell import comparable, first_batch, run_cell
 from labelwise.bench.data import load
 from labelwise.bench.features import key_of, prepared
 from labelwise.bench.hard import CASES, Hard, hardened
 from labelwise.bench.runner import Progress, read_run, run_suite
+from labelwise.bench.sizes import most_rows
 from labelwise.bench.suite import differences, read_suite
 from labelwise.bench.workers import Event
+from labelwise.cli import app
 from labelwise.errors import ArgumentError, BudgetError, StoreError
 from labelwise.report.record import read_records
 
@@ -256,6 +261,39 @@ def test_a_broken_record_says_which_file_to_remove_and_its_rounds_run_again(tmp_
 def test_more_labels_than_rows_is_refused(tmp_path):
     with pytest.raises(BudgetError, match="the pool has 80 rows"):
         run_cell(cell_of(tmp_path, "margin", k=40), tmp_path / "run")
+
+
+@pytest.mark.parametrize("options", [["--plan"], []])
+def test_more_labels_than_rows_is_refused_before_anything_runs(tmp_path, options):
+    datasets = [{"name": "digits", "limit": 80}, {"name": "digits", "label": "few", "rounds": 1}]
+    suite_of(tmp_path, k=40, datasets=datasets)
+    words = ["bench", "run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "run"), *options]
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, BudgetError)
+    assert "digits: 8 first labels and 3 rounds of 40 are 128 labels; the pool has 80 rows" in str(found.exception)
+    assert "few" not in str(found.exception)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(BudgetError, match="80 rows at most"):
+        next(run_suite(suite_of(tmp_path, k=40), "as above", tmp_path / "run", 0))
+
+
+@pytest.mark.parametrize("case", [None, *CASES])
+def test_a_pool_is_never_larger_than_what_is_known_before_it_is_loaded(tmp_path, case):
+    more = {} if case is None else {"hard": case}
+    for limit in ({"limit": 80}, {}):
+        (spec,) = suite_of(tmp_path, datasets=[{"name": "digits", "valid": 10, **limit, **more}]).datasets
+        rows = len(prepared(key_of(spec), None).pool)
+        assert rows == most_rows(spec) if case != "imbalance" else rows < most_rows(spec)
+
+
+def test_files_that_the_catalogue_does_not_describe_are_counted(tmp_path, monkeypatch):
+    (spec,) = suite_of(tmp_path, datasets=["trec6"]).datasets
+    monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
+    assert most_rows(spec) == 5452
+    pq.write_table(pa.table({"text": ["a"] * 7000}), tmp_path / "trec6.parquet")
+    assert most_rows(spec) == 7000
+    (tmp_path / "trec6.parquet").write_bytes(b"no parquet")
+    assert most_rows(spec) == 5452
 
 
 def test_weights_change_training_and_are_recorded(tmp_path):

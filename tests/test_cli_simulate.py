@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from labelwise.bench import kept_runs
 from labelwise.bench.own_table import read_own
 from labelwise.cli import app
-from labelwise.errors import ArgumentError, BudgetError, LabelwiseError, NeedError, SourceError, StoreError
+from labelwise.errors import ArgumentError, BudgetError, ExtraError, LabelwiseError, NeedError, SourceError, StoreError
 from labelwise.report import read_records
 
 RNG = np.random.default_rng(0)
@@ -233,6 +234,40 @@ def test_columns_that_are_not_separated_by_commas_are_pointed_out(tmp_path: Path
     (tmp_path / "t.csv").write_text("a;b;y\n1;2;3\n")
     with pytest.raises(ArgumentError, match=r"no column 'y'.* separated by ';'; save it with commas"):
         read_own(tmp_path / "t.csv", "y")
+    (tmp_path / "t.csv").write_text("a;b;y\n1,5;2,5;3\n")  # decimal commas
+    with pytest.raises(SourceError, match=r"line 2: 3 fields, 1 were expected\..* separated by ';'; save it"):
+        read_own(tmp_path / "t.csv", "y")
+
+
+def test_numbers_with_a_text_among_them_are_not_taken_for_classes_in_silence(tmp_path: Path):
+    numbers = [*(at / 4 for at in range(59)), "inf"]
+    repeated = [*([0.5, 1.5] * 29), 0.5, "inf"]  # as classes these would pass: each but one is there many times
+    ratings = [*([1, 2, 3] * 19), 1, "unknown", "unknown"]
+    empty = [*(at / 4 for at in range(59)), "NaN"]
+    table = written(
+        tmp_path / "t.csv",
+        {"x": list(range(0, 120, 2)), "price": numbers, "twice": repeated, "rating": ratings, "gap": empty},
+    )
+    for target in ("price", "twice"):
+        with pytest.raises(ArgumentError, match=f"'{target}' holds numbers, and in 1 of 60 rows texts such as 'inf'"):
+            read_own(table, target)
+    assert read_own(table, "twice", task="classify").classes == ("0.5", "1.5", "inf")
+    few = read_own(table, "rating")
+    assert few.task == "classify"
+    assert any("in 2 of 60 rows texts such as 'unknown': taken for classes" in note for note in few.notes)
+    gap = read_own(table, "gap")
+    assert gap.task == "regress"
+    assert "1 rows without a value in 'gap' are left out" in gap.notes
+    assert "twice" in gap.numeric  # its one text was in the row that is left out
+
+
+def test_without_matplotlib_it_is_said_before_anything_runs(
+    houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ExtraError, match="matplotlib"):
+        small(houses, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_files_that_cannot_be_read(tmp_path: Path):

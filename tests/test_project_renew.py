@@ -22,6 +22,7 @@ from labelwise.errors import ArgumentError, LabelwiseError, SourceError, StoreEr
 from labelwise.project import Project, Settings
 from labelwise.project.project import checked_address
 from labelwise.project.renew import renew
+from labelwise.project.settings import new_classes
 
 WORDS = ["cat", "dog", "sun", "rain", "tree", "stone", "car", "bird"]
 
@@ -164,6 +165,25 @@ def test_other_options_than_the_projects_are_not_dropped_in_silence(
     assert "-k stays 20, not 50" in said.output
     assert "--people stays 1, not 2" in said.output
     assert "stays" not in CliRunner().invoke(app, start).output
+
+
+@pytest.mark.parametrize(
+    ("classes", "text"),
+    [
+        ("cat,Cat", "'cat' and 'Cat' differ only by case or space"),
+        ("hot dog,hotdog", "'hot dog' and 'hotdog' differ only by case or space"),
+        ("cat,dog,cat", "must differ"),
+        (f"cat,{'x' * 101}", "1 to 100 characters; found 101"),
+    ],
+)
+def test_names_of_classes_have_the_limits_of_the_page(folder: Path, classes: str, text: str) -> None:
+    words = ["label", str(folder.parent / "texts.csv"), "--text", "body", "--classes", classes]
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, ArgumentError)
+    assert text in str(found.exception)
+    assert not (folder.parent / "texts-labelwise").exists()
+    assert new_classes(("a  b", "x" * 100)) == ("a b", "x" * 100)
+    assert Settings(name="t", kind="text", source="", classes=("cat", "Cat")).classes  # older projects still open
 
 
 def test_ctrl_c_while_a_project_is_made_says_that_it_can_go_on(

@@ -160,7 +160,7 @@ def found() -> list[Found]:
 
 def locate(entry: Known) -> list[Path]:
     """The files of a data set, in the order of the catalogue."""
-    files = _located(entry)
+    files = located(entry)
     if files is None:
         folder = os.environ.get(VARIABLE)
         looked = f"{VARIABLE} is {folder!r}" if folder else f"{VARIABLE}, which names the data folder, is not set"
@@ -168,7 +168,8 @@ def locate(entry: Known) -> list[Path]:
     return files
 
 
-def _located(entry: Known) -> list[Path] | None:
+def located(entry: Known) -> list[Path] | None:
+    """The files of a data set, or None where they are not all there."""
     folder = os.environ.get(VARIABLE)
     places = [Path(folder).expanduser() / inside for inside in entry.folders] if folder else []
     if entry.system:
@@ -184,7 +185,7 @@ def _found(entry: Known) -> Found:
     if not entry.files:
         present, where = find_spec("sklearn") is not None, "inside scikit-learn"
     else:
-        files = _located(entry)
+        files = located(entry)
         present, where = files is not None, str(files[0].parent) if files else ""
     shown = where if present else ""
     return Found(entry.name, present, shown, entry.how, entry.rows, entry.licence, entry.kind, entry.task)

@@ -25,7 +25,7 @@ from labelwise.bench.data import Data
 from labelwise.errors import ArgumentError, SourceError
 from labelwise.keys import Key
 from labelwise.pool import Pool
-from labelwise.pool.csv_file import read_texts
+from labelwise.pool.csv_file import read_texts, separator_hint
 from labelwise.pool.labels import in_class_order
 from labelwise.pool.table import number
 
@@ -114,7 +114,8 @@ def read_own(
         raise SourceError(f"{path}: column {target!r} holds no value; name the column that holds the answers")
     if len(keep) < len(columns[target]):
         notes.append(f"{len(columns[target]) - len(keep)} rows without a value in {target!r} are left out")
-    kept = {name: _kept(values, keep) for name, values in columns.items()}
+    # Typed again: the only text among numbers may have been in a row that is left out.
+    kept = {name: _typed(_kept(values, keep)) for name, values in columns.items()}
     task = task or _guessed(kept[target], target, notes)
     answers, classes = _answers(path, kept[target], target, task)
     names = features if features is not None else [name for name in columns if name not in (target, group)]
@@ -171,9 +172,8 @@ def _check_column(path: Path, name: str, columns: dict[str, Values]) -> None:
     if name not in columns:
         near = difflib.get_close_matches(name, columns, 1)
         meant = f"; did you mean {near[0]!r}?" if near else "."
-        other = next((sign for sign in (";", "\t") if len(columns) == 1 and sign in next(iter(columns))), None)
-        hint = f". Its columns seem to be separated by {other!r}; save it with commas" if other else ""
-        raise ArgumentError(f"{path}: there is no column {name!r}{meant} Its columns are {', '.join(columns)}{hint}")
+        there = f"Its columns are {', '.join(columns)}.{separator_hint(list(columns))}"
+        raise ArgumentError(f"{path}: there is no column {name!r}{meant} {there}")
 
 
 def _kept(values: Values, keep: list[int]) -> Values:
@@ -185,10 +185,19 @@ def _is_number(values: Values) -> bool:
 
 
 def _guessed(values: Values, target: str, notes: list[str]) -> Task:
-    """Classes, or numbers: what the target looks like."""
-    different = {value for value in values if value is not None}
-    whole = _is_number(values) and all(float(value).is_integer() for value in different)
-    if _is_number(values) and not (whole and len(different) <= FEW):
+    """Classes, or numbers: what the target looks like. Numbers with a few texts among them are for the user to tell."""
+    found = [number(v) if isinstance(v, str) else v if isinstance(v, float | int) else None for v in values]
+    different = {value for value in found if value is not None}
+    many = len(different) > FEW or not all(float(value).is_integer() for value in different)
+    odd = [value for value, known in zip(values, found) if known is None]
+    if odd and 2 * len(odd) < len(values):
+        mixed = f"{target!r} holds numbers, and in {len(odd)} of {len(values)} rows texts such as {odd[0]!r}"
+        if many:
+            raise ArgumentError(
+                f"{mixed}: mend or empty those (rows without a value are left out), or write --task classification"
+            )
+        notes.append(f"{mixed}: taken for classes")
+    if not odd and many:
         notes.append(f"{target!r} holds numbers: taken for regression (--task classification for classes)")
         return "regress"
     if _is_number(values):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.bench.cell import RECORDS, Place, records_of
+from labelwise.bench.sizes import check_labels
 from labelwise.bench.suite import Cell, LeftOut, Suite, differences
 from labelwise.bench.workers import Event, Here, Workers
 from labelwise.errors import StoreError
@@ -97,6 +98,7 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
     `text` is the configuration as the user wrote it; 0 processes are this one. Cells that fail are in
     `progress.failed`, and the others go on.
     """
+    check_labels(suite.datasets)
     with locked(run):
         _settle(suite, text, run)
         cells, left_out = suite.cells()

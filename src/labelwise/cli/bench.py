@@ -61,11 +61,13 @@ def run(
 
     from labelwise.bench.display import shown
     from labelwise.bench.runner import changed_environment, run_suite
+    from labelwise.bench.sizes import check_labels
     from labelwise.bench.suite import read_suite
     from labelwise.errors import ArgumentError
 
     console = Console()
     suite = read_suite(config)
+    check_labels(suite.datasets)
     if out is None and Path(suite.name).name != suite.name:
         raise ArgumentError(f"{config}: name: expected the name of a folder, found {suite.name!r}; or give --out")
     folder = Path("runs") / suite.name if out is None else out

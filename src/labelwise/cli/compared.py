@@ -49,6 +49,16 @@ def check_place(out: Path) -> None:
         raise StoreError(f"--out {out}: results cannot be written there ({error}); name another folder") from error
 
 
+def check_drawing() -> None:
+    """Raise now, and not after the runs, when the figure cannot be drawn."""
+    from labelwise.errors import extra
+
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise extra("matplotlib", "bench") from error
+
+
 def names_of(recipes: str) -> tuple[str, ...]:
     """Names with commas between them, each once, random first."""
     return tuple(dict.fromkeys(["random", *(one.strip() for one in recipes.split(",") if one.strip())]))

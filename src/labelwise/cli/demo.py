@@ -49,9 +49,10 @@ def demo(
     from rich.console import Console
 
     from labelwise.bench.compare import Comparison
-    from labelwise.cli.compared import About, check_place, finish, names_of, watch
+    from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
     from labelwise.errors import ArgumentError
 
+    check_drawing()
     plan = Comparison(names_of(recipes), tuple(range(seeds)), start=10, k=k, n=rounds)
     check_place(out)
     if plan.start + plan.n * plan.k > POOL:

@@ -102,7 +102,7 @@ def settings_of(
     """The settings of a new project, from what was asked for and what is found at `path`."""
     from labelwise.errors import ArgumentError
     from labelwise.project.project import checked_address
-    from labelwise.project.settings import Settings
+    from labelwise.project.settings import Settings, new_classes
     from labelwise.project.source import recognise
 
     found = recognise(path, text, _listed(features))
@@ -118,7 +118,7 @@ def settings_of(
         image=found.image,
         columns=found.columns,
         encoder=encoder,
-        classes=_listed(classes),
+        classes=new_classes(_listed(classes)),
         people=people,
         k=k,
         test_share=test_share,

@@ -14,12 +14,13 @@ def replay(project: Path, strategies: str | None, seeds: int, k: int | None, tes
 
     from labelwise.bench.kept_runs import KeptRuns
     from labelwise.bench.replay import ONLY, replay_of
-    from labelwise.cli.compared import About, check_place, finish, names_of, watch
+    from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
     from labelwise.errors import ArgumentError
     from labelwise.project import Project
 
     if not 0 < test < 1:
         raise ArgumentError(f"--test is a share above 0 and below 1, not {test}")
+    check_drawing()
     with closing(Project.open(project)) as opened:
         found = replay_of(opened)
     plan = found.plan(names_of(strategies or found.recipe), seeds, k, test)

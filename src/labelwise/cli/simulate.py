@@ -66,13 +66,14 @@ def simulate(
     from labelwise.bench.compare import Comparison
     from labelwise.bench.kept_runs import KeptRuns
     from labelwise.bench.own_table import read_own
-    from labelwise.cli.compared import About, check_place, finish, names_of, watch
+    from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
     from labelwise.errors import ArgumentError
 
     if task not in TASKS:
         raise ArgumentError(f"--task is {', '.join(TASKS)}, not {task!r}")
     if not 0 < test < 1:
         raise ArgumentError(f"--test is a share above 0 and below 1, not {test}")
+    check_drawing()
     wanted = [one.strip() for one in features.split(",") if one.strip()] if features else None
     own = read_own(table, target, task=TASKS[task], features=wanted, group=group)
     names = names_of(strategies or DEFAULTS[own.task])

@@ -16,9 +16,9 @@ from labelwise.page.desk import Desk, session_of
 from labelwise.page.fence import cookie
 from labelwise.page.guard import Session, clean_name
 from labelwise.page.state import report, state
+from labelwise.project.settings import LONGEST_CLASS, class_name
 
 SIZES = {"small": 192, "large": 1280}
-LONGEST_CLASS = 100
 LONGEST_NOTE = 4000
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 LONGEST_STAY = 3600.0  # seconds on one item; more is a lunch break
@@ -151,14 +151,6 @@ def checked(desk: Desk, kind: str, value: str) -> str | None:
     if value not in desk.project.store.classes():
         raise HTTPException(422, f"There is no class {value[:LONGEST_CLASS]!r}. Add it first, with +.")
     return value
-
-
-def class_name(text: str) -> str:
-    """A class as it is kept: one line, not empty, not long."""
-    name = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if not name or len(name) > LONGEST_CLASS:
-        raise ArgumentError(f"A class has a name of 1 to {LONGEST_CLASS} characters; found {len(name)}.")
-    return name
 
 
 def _number(text: str) -> str:

@@ -7,7 +7,7 @@ import gzip
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -52,9 +52,15 @@ def read_texts(path: Path) -> dict[str, list[str]]:
         if fault is None and len(fields) != len(header):
             fault = f"{len(fields)} fields, {len(header)} were expected"
         if fault is not None:
-            raise SourceError(f"{path} line {line}: {fault}.")
+            raise SourceError(f"{path} line {line}: {fault}.{separator_hint(header)}")
         rows.append(fields)
     return {name: [fields[place] for fields in rows] for place, name in enumerate(header)}
+
+
+def separator_hint(header: Sequence[str]) -> str:
+    """What to do where names of columns look as if another sign than the comma separated them; "" where they do not."""
+    other = next((sign for sign in (";", "\t", "|") if sum(name.count(sign) for name in header) >= len(header)), None)
+    return f" Its columns seem to be separated by {other!r}; save it with commas." if other else ""
 
 
 def _check_header(path: Path, header: list[str], wanted: Wanted) -> None:

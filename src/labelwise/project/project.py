@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import numpy as np
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.pool import Pool
 from labelwise.project import features
+from labelwise.project.changes import changes, marks
 from labelwise.project.encoders import encoder_of
 from labelwise.project.features import About, Say
 from labelwise.project.meter_reading import Meter, read_meter
@@ -95,7 +95,7 @@ class Project:
             items = store.items()
             known = np.array([item.row for item in items], np.int64), [item.ref for item in items]
             data = open_data(settings, where, known)
-            warnings = _changes(where, settings, data, about)
+            warnings = changes(where, settings, data, about)
             project = Project(where, settings, store, data, about)
         except BaseException:
             store.close()
@@ -233,7 +233,7 @@ def _created(where: Path, settings: Settings, say: Say) -> Project:
     if left_out:
         write_text(where / LEFT_OUT, "\n".join(left_out) + "\n")
     if isinstance(data, Images) and data.root is not None:
-        _marks(where, data)
+        marks(where, data)
     settings = replace(settings, fingerprint=about.fingerprint)
     settings.write(where)
     return Project(where, settings, store, data, about)
@@ -257,46 +257,3 @@ def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
     for name in settings.classes:
         store.add_class(name, OWNER)
     return store
-
-
-def check_file(path: Path, data: Data, before: str) -> None:
-    """Raise where a file is not the one that has the fingerprint `before`."""
-    if fingerprint(path, data) != before:
-        raise SourceError(
-            f"{path} has changed since the project was made: its rows may not be the ones that were labelled. Put "
-            f"the old file back, or start a new project (--project) and bring the labels over by export and import"
-        )
-
-
-def _changes(folder: Path, settings: Settings, data: Data, about: About) -> tuple[str, ...]:
-    """What is not as it was when the project was made; SourceError where rows cannot be told apart any more."""
-    path = settings.path(folder)
-    if not path.is_dir():
-        check_file(path, data, settings.fingerprint or about.fingerprint)
-        return ()
-    assert isinstance(data, Images)
-    before = _marks(folder, data)
-    now = data.marks()
-    gone = [data.refs[place] for place in np.flatnonzero(now < 0).tolist()]
-    other = [data.refs[place] for place in np.flatnonzero((now >= 0) & (now != before)).tolist()]
-    if len(gone) > len(data) / 2:
-        raise SourceError(
-            f"{path}: {len(gone)} of {len(data)} images of the project are not there any more, {gone[0]} for one; put "
-            "them back, or mount the disk they are on"
-        )
-    said = [("are not there any more and cannot be shown", gone), ("are not what they were; their features are", other)]
-    return tuple(f"{len(names)} images {what}, {names[0]} for one" for what, names in said if names)
-
-
-def _marks(folder: Path, data: Images) -> np.ndarray:
-    """Sizes of the files when they were first seen."""
-    path = folder / "features" / "sizes.json"
-    try:
-        sizes = json.loads(path.read_text(encoding="utf-8"))
-        return np.array([sizes[ref] for ref in data.refs], np.int64)
-    except FileNotFoundError:
-        now = data.marks()
-        write_text(path, json.dumps({ref: int(size) for ref, size in zip(data.refs, now) if size >= 0}))
-        return now
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{path} cannot be read ({error}); remove it to take the images as they are now") from error

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import SourceError, StoreError
+from labelwise.project.changes import check_file
 from labelwise.project.encoders import encoder_of
 from labelwise.project.features import About, Say, compute, read_about
-from labelwise.project.project import address, check_file
+from labelwise.project.project import address
 from labelwise.project.rounds import read_model
 from labelwise.project.settings import read_settings
 from labelwise.project.source import Data, fingerprint, open_data

@@ -14,6 +14,7 @@ from labelwise.report.atomic import write_text
 
 VERSION = 1
 FILE = "project.yaml"
+LONGEST_CLASS = 100
 
 Kind = Literal["image", "text", "table"]
 Task = Literal["classify", "regress"]
@@ -94,6 +95,27 @@ def checked_classes(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
             f"the names of the classes must differ and not be empty, found {', '.join(map(repr, tidy))}"
         )
     return tidy
+
+
+def class_name(text: str) -> str:
+    """A class as it is kept: one line, not empty, not long."""
+    name = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if not name or len(name) > LONGEST_CLASS:
+        raise ArgumentError(f"A class has a name of 1 to {LONGEST_CLASS} characters; found {len(name)}.")
+    return name
+
+
+def new_classes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of classes for a new project; two that people would take for one are refused."""
+    kept: dict[str, str] = {}
+    for name in checked_classes([class_name(name) for name in names]):
+        other = kept.setdefault("".join(name.casefold().split()), name)
+        if other != name:
+            raise ArgumentError(
+                f"the classes {other!r} and {name!r} differ only by case or space, and would be mixed up; leave one "
+                "out, or give it another name"
+            )
+    return tuple(kept.values())
 
 
 def is_project(folder: Path) -> bool:
