@@ -1,11 +1,18 @@
 """Fixtures of more than one file: where a project's store is kept."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from private_postgres import PrivatePostgres, leave_out, programs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C be heard: a run started in the background was told to ignore it, and what it starts inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

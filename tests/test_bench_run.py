@@ -403,8 +403,6 @@ def start(path, run):
         text=True,
         env=environment,
         start_new_session=True,
-        # A process started in the background may have been told to ignore the signal; its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

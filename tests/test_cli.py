@@ -144,8 +144,6 @@ def test_an_interrupted_demo_leaves_no_broken_file(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A process started in the background may have been told to ignore the signal; its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None

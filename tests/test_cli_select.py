@@ -54,8 +54,7 @@ def test_an_engine_that_is_not_known_is_refused(words: list[str]) -> None:
 _COMMAND = """
     import sys
     from labelwise.shards import journal
-    journal.SHARE = 1e9
-    journal.FolderJournal.__init__.__defaults__ = (0.02,)
+    journal.EVERY, journal.SHARE = 0.02, 1e9
     from labelwise.cli import main
     sys.argv = ["labelwise", *sys.argv[1:]]
     main()
