@@ -43,6 +43,30 @@ def make_project(folder: Path, rows: int, k: int) -> Path:
     return folder / "project"
 
 
+def make_photos(folder: Path, rows: int, k: int, side: int = 1200) -> Path:
+    """A project of `rows` photos, JPEG files of `side` pixels with smooth colours and grain."""
+    from PIL import Image
+
+    (folder / "photos").mkdir(parents=True, exist_ok=True)
+    rng = np.random.Generator(np.random.PCG64(0))
+    for number in range(rows):
+        small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), dtype=np.uint8))
+        photo = np.asarray(small.resize((side, side * 3 // 4), Image.Resampling.BICUBIC)).astype(np.int16)
+        grain = rng.integers(-12, 12, photo.shape, dtype=np.int16)
+        Image.fromarray((photo + grain).clip(0, 255).astype(np.uint8)).save(folder / "photos" / f"{number}.jpg")
+    settings = Settings(
+        name="Photos",
+        kind="image",
+        source="../photos",
+        classes=("left", "right"),
+        encoder="pixels",
+        k=k,
+        recipe="random+margin",
+    )
+    Project.create(folder / "project", settings).close()
+    return folder / "project"
+
+
 class Server:
     """The page and its worker; forked from a process that has imported all, so quick to start again."""
 

@@ -3,6 +3,7 @@
     python benchmarks/load_page.py                    # 50 annotators, first as people work, then as fast as they can
     python benchmarks/load_page.py --annotators 20 --seconds 10
     python benchmarks/load_page.py --shown 200        # and the time to the next item on the screen, in chromium
+    python benchmarks/load_page.py --photos 300 --shown 100 --seconds 0     # the same for photos, and no crowd
 
 An answer's time is from sending it to having the next card, which the page shows at once. Two ways of working: with a
 pause between answers (a person), and without (the most the server can do; each then waits for all others). The worker
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from annotators import LOST, Annotator, Server, free_port, make_project, task_in
+from annotators import LOST, Annotator, Server, free_port, make_photos, make_project, task_in
 from labelwise.report.environment import environment
 
 
@@ -132,10 +133,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--k", type=int, default=4000, help="items of a round")
     parser.add_argument("--shown", type=int, default=0, help="answers to give in a browser, before the others come")
+    parser.add_argument("--photos", type=int, default=0, help="photos of 1200 x 900 pixels to label, instead of --rows")
     parser.add_argument("--out", type=Path, help="write the numbers there as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        project = make_project(Path(folder), options.rows, options.k)
+        if options.photos:
+            project = make_photos(Path(folder), options.photos, options.photos // 2)
+        else:
+            project = make_project(Path(folder), options.rows, options.k)
         server = Server(project, free_port(), Path(folder) / "server.log")
         try:
             server.wait()
@@ -145,7 +150,7 @@ def main() -> None:
             if seen:
                 p50, p95 = np.percentile(seen, [50, 95]).round().tolist()
                 print(f"next item on the screen, {len(seen)} answers: p50 {p50} ms, p95 {p95} ms", flush=True)
-            for tag, pause in (("people", options.pause), ("flat out", 0.0)):
+            for tag, pause in (("people", options.pause), ("flat out", 0.0)) if options.seconds else ():
                 load = measure(server.port, options.annotators, pause, options.seconds, tag)
                 measured.append(load)
                 print(
