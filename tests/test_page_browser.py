@@ -52,6 +52,8 @@ class Person:
         self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(address)
+        # On a busy machine the page may be there before its scripts are; nobody types that fast.
+        self.page.wait_for_function("() => window.htmx && document.readyState === 'complete'", timeout=20000)
         self.page.fill("input[name=name]", name)
         self.page.keyboard.press("Enter")
         self.ready()
