@@ -36,30 +36,13 @@ page() { # NAME ARGUMENTS...: the page of what has been run
   # Times of the first query, alone on the machine.
   paper sabal/table3 120 --only CIFAR10
 
-  # Several processes take turns on a GPU; with its own service (MPS) their small kernels run side by side.
-  export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-pipe CUDA_MPS_LOG_DIRECTORY=/tmp/mps-log
-  mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
-  shared=no
-  if command -v nvidia-cuda-mps-control >/dev/null && timeout 10 nvidia-cuda-mps-control -d; then
-    check='import torch; x = torch.ones(64, 64, device="cuda"); g = torch.cuda.CUDAGraph()
-with torch.cuda.graph(g): y = x @ x
-g.replay(); torch.cuda.synchronize(); assert float(y[0, 0]) == 64'
-    timeout 40 python3 -c "$check" & one=$!
-    timeout 40 python3 -c "$check" & two=$!
-    wait $one && wait $two && shared=yes
-    [ $shared = no ] && echo quit | timeout 10 nvidia-cuda-mps-control
-  fi
-  [ $shared = no ] && unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-  echo "GPU shared by a service: $shared, $(left) s left"
-
-  # All cores: the perceptron of figure 3 is quicker on them than on the GPU.
+  # Several processes take turns on the GPU. All cores: the perceptron of figure 3 is quicker on them than on the GPU.
   rest=$(($(left) - 35))
   paper sabal/table2 $rest --only MNIST --processes 6 &
   paper dynamical/table2 $rest --processes 3 &
   paper dynamical/table3 $rest --processes 3 &
   paper ally/figure3 $rest --device cpu --processes 4 &
   wait
-  [ $shared = yes ] && echo quit | timeout 10 nvidia-cuda-mps-control
 
   page sabal/table2 --only MNIST &
   page dynamical/table2 &

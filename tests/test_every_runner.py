@@ -137,6 +137,16 @@ def test_a_journal_of_another_selection_is_refused_and_a_strange_folder_too(tmp_
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 
 
+def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
+    inputs, ids = _inputs(120), np.arange(120)
+    (tmp_path / "j").mkdir()
+    (tmp_path / "j" / "answers.bin").touch()
+    (tmp_path / "j" / "about.tmp").write_text('{"vers')
+    picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
+    _same(picks, lw.strategies.get("kcenter").select(_shards("kcenter", inputs, ids, 2), NONE, 12, Key(2)))
+
+
 def test_an_answer_torn_by_a_kill_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)

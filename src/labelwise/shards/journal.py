@@ -113,7 +113,7 @@ class FolderJournal:
         """Read the journal that is there, if one is. A new one is written when the first state is kept."""
         path = self._folder / "about.json"
         if not path.exists():
-            if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
+            if self._folder.exists() and (not self._folder.is_dir() or self._strange()):
                 raise StoreError(
                     f"{self._folder}: a new or an empty folder was expected for the journal of a selection"
                 )
@@ -134,6 +134,10 @@ class FolderJournal:
             self._bytes, self._generation = noted["bytes"], noted["generation"]
             self._old = _read_answers(self._folder / "answers.bin", noted["answers"], noted["bytes"])
         self._forget_others()
+
+    def _strange(self) -> bool:
+        """Whether the folder holds anything but what a journal leaves that was killed in its first moment."""
+        return bool({path.name for path in self._folder.iterdir()} - {"answers.bin", "about.tmp"})
 
     def _begin(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
