@@ -49,7 +49,7 @@ class Person:
         )
         self.page = self.context.new_page()
         self.complaints = []
-        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.page.on("console", self.hear)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(address)
         # On a busy machine the page may be there before its scripts are; nobody types that fast.
@@ -57,6 +57,10 @@ class Person:
         self.page.fill("input[name=name]", name)
         self.page.keyboard.press("Enter")
         self.ready()
+
+    def hear(self, said):
+        if said.type == "error":
+            self.complaints.append(f"{said.text} ({said.location.get('url')})")
 
     def ready(self, timeout=20000):
         self.page.wait_for_selector("#card[data-ready]", timeout=timeout)
@@ -295,6 +299,21 @@ def test_the_gallery_changes_a_label(project, anna):
     page.fill("#search", f"review {rows[2]}:")
     page.wait_for_selector("text=1 item.")
     assert page.locator(".one").count() == 1
+
+
+def test_fields_wait_for_the_script_that_sends_what_they_hold(chromium, address):
+    page, held = chromium.new_page(), []
+    page.route("**/htmx-*.js", lambda route: held.append(route))
+    page.goto(address, wait_until="commit")
+    page.wait_for_selector("input[name=name]")
+    assert page.locator("input[name=name]").is_disabled()
+    held.pop().continue_()
+    page.unroute("**/htmx-*.js")
+    page.wait_for_selector("input[name=name]:enabled:focus")
+    page.fill("input[name=name]", "anna")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#card[data-ready]")
+    page.close()
 
 
 def test_on_a_phone_nothing_is_cut_off_and_buttons_are_large(chromium, address, project):

@@ -282,6 +282,7 @@ def test_static_files_are_what_the_package_holds(stranger):
     here = Path(make_app.__code__.co_filename).parent / "static"
     for path in here.iterdir():
         assert stranger.get(f"/static/{path.name}").content == path.read_bytes()
+    assert stranger.get("/favicon.ico").content == (here / "icon.png").read_bytes()
     assert (here / "htmx-LICENSE.txt").read_text().startswith("Zero-Clause BSD")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import FileResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -28,6 +28,12 @@ def make_app(project: Project, guard: Guard) -> FastAPI:
     app.include_router(label_routes(desk))
     app.include_router(gallery_routes(desk))
     app.mount("/static", StaticFiles(directory=HERE / "static"))
+
+    @app.get("/favicon.ico")
+    def icon() -> Response:
+        """Browsers ask for it by this name whatever a page says: for files shown alone, and before a page is read."""
+        return FileResponse(HERE / "static" / "icon.png", media_type="image/png")
+
     app.add_middleware(Fence, guard=guard, log=desk.log)
 
     @app.exception_handler(RequestValidationError)

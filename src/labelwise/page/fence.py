@@ -37,11 +37,11 @@ HEADERS = {
 # A SameSite=Strict cookie does not travel on a visit that another site began, nor on redirects of it; a page of our
 # own that opens the next one starts a visit of its own.
 _BOUNCE = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title>'
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title><link rel="icon" href="/static/icon.png">'
     '<meta http-equiv="refresh" content="0;url={to}"><p><a href="{to}">Go on to the page</a></p></html>'
 )
 _ASK = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title>'
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title><link rel="icon" href="/static/icon.png">'
     '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/page.css">'
     '<main class="narrow"><h1>This page needs its link</h1><p>Open the whole link, with the token, that was printed '
     "where the server was started. Ask whoever started it.</p></main></html>"
@@ -86,7 +86,7 @@ class Fence:
             return _text(421, "This server does not answer to that name. Open the link that it printed."), None
         if _length(headers) > self.guard.limit:
             return _text(413, _too_large(self.guard.limit)), None
-        if method in ("GET", "HEAD") and path.startswith("/static/"):
+        if method in ("GET", "HEAD") and (path.startswith("/static/") or path == "/favicon.ico"):
             return None, None
         if method in ("GET", "HEAD") and path in PAGES:
             return self._visit(scope, headers, session)

@@ -14,6 +14,12 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
+// What is typed or chosen before htmx listens would go nowhere, so such fields wake up with it.
+document.addEventListener("htmx:load", (event) => {
+  for (const fields of event.detail.elt.querySelectorAll("fieldset[data-wakes]")) fields.disabled = false;
+  event.detail.elt.querySelector("fieldset[data-wakes] [autofocus]")?.focus();
+});
+
 // Errors of pictures do not bubble; they are caught on their way down. The server's words say what is wrong.
 async function broken(image) {
   const text = document.createElement("p");
