@@ -36,13 +36,13 @@ HEADERS = {
 }
 # A SameSite=Strict cookie does not travel on a visit that another site began, nor on redirects of it; a page of our
 # own that opens the next one starts a visit of its own.
-_BOUNCE = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title><link rel="icon" href="/static/icon.png">'
-    '<meta http-equiv="refresh" content="0;url={to}"><p><a href="{to}">Go on to the page</a></p></html>'
+_HEAD = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title>'
+    '<link rel="icon" href="/static/icon.png">'
 )
+_BOUNCE = _HEAD + '<meta http-equiv="refresh" content="0;url={to}"><p><a href="{to}">Go on to the page</a></p></html>'
 _ASK = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Labelwise</title><link rel="icon" href="/static/icon.png">'
-    '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/page.css">'
+    _HEAD + '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/page.css">'
     '<main class="narrow"><h1>This page needs its link</h1><p>Open the whole link, with the token, that was printed '
     "where the server was started. Ask whoever started it.</p></main></html>"
 )
