@@ -2,6 +2,7 @@
 
     python benchmarks/peers.py setup      once: the peers, in environments of their own (.peers, .peers/numpy1)
     python benchmarks/bayes.py            writes docs/results/bayes.md; best part of an hour of one core
+    python benchmarks/bayes.py --only batchbald --smaller 20 10     others at 500 and 1,000 rows, ours at all
     python benchmarks/bayes.py --quick    tiny shapes, to see that everything runs; prints the page
 
 Every measurement is a process of its own with one thread and is given in seconds of the processor, since machines are
@@ -193,15 +194,32 @@ def in_process(case: str, way: str, size: list[str], folder: Path) -> dict[str, 
         return found
 
 
-def measured(case: str, size: list[str], folder: Path) -> dict[str, dict[str, Any]]:
-    """Ours, then each other way with ours again after it."""
+def measured(case: str, size: list[str], folder: Path, smaller: list[int]) -> dict[str, dict[str, Any]]:
+    """Ours, then each other way with ours again after it; the others from smaller sizes where they are given."""
     found = {"ours": in_process(case, "ours", size, folder)}
     for way in list(WAYS[case])[1:]:
-        found[way] = in_process(case, way, size, folder)
+        found[way] = from_smaller(case, way, smaller, folder) if smaller else in_process(case, way, size, folder)
         again = in_process(case, "ours", size, folder)
         if again.get("seconds", math.inf) < found["ours"].get("seconds", math.inf):
             found["ours"] = again
     return found
+
+
+def from_smaller(case: str, way: str, over: list[int], folder: Path) -> dict[str, Any]:
+    """A way that would take too long, at two smaller sizes: its time grows as rows^p, with the p between the two."""
+    some, more = (in_process(case, way, ["--over", str(one)], folder) for one in sorted(over, reverse=True))
+    if "stopped" in some or "stopped" in more:
+        return some if "stopped" in some else more
+    ours = in_process(case, "ours", ["--over", str(min(over))], folder)
+    few, many = (FULL[case][0] // one for one in sorted(over, reverse=True))
+    power = math.log(more["seconds"] / some["seconds"]) / math.log(many / few)
+    remark = (
+        f"took {some['seconds']:.1f} s at {few:,} rows and {more['seconds']:.1f} s at {many:,}, where ours took "
+        f"{ours['seconds']:.1f} s: rows^{power:.2f}"
+    )
+    said = [remark, *([more["remark"]] if "remark" in more else [])]
+    seconds = more["seconds"] * (FULL[case][0] / many) ** power
+    return {**more, "seconds": seconds, "scaled": True, "remark": ", ".join(said), "beside": ours["picks"]}
 
 
 def table(case: str, shape: Shape, found: dict[str, dict[str, Any]]) -> list[str]:
@@ -217,10 +235,11 @@ def table(case: str, shape: Shape, found: dict[str, dict[str, Any]]) -> list[str
         if "stopped" in one:
             lines.append(f"| {way} | {one['stopped']} | | | |")
             continue
-        same = next((i for i, (a, b) in enumerate(zip(one["picks"], mine.get("picks", []))) if a != b), None)
+        beside = one.get("beside", mine.get("picks", []))
+        same = next((i for i, (a, b) in enumerate(zip(one["picks"], beside)) if a != b), None)
         agree = f"{len(one['picks']) if same is None else same} of {len(one['picks'])}" if way != "ours" else ""
         ratio = f"{one['seconds'] / mine['seconds']:.1f} x" if way != "ours" and "seconds" in mine else ""
-        mark = "*" if one.get("estimated") else ""
+        mark = "*" * bool(one.get("estimated")) + "†" * bool(one.get("scaled"))
         lines.append(f"| {way} | {one['seconds']:.1f}{mark} | {ratio} | {agree} | {_remark(one)} |")
     return [*lines, ""]
 
@@ -241,9 +260,11 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     words = (
         "Seconds of the processor with one thread, each way in a process of its own, ours the fastest of its runs "
         "before and after the others. *: estimated from the exact picks and one sampled one, see "
-        "`benchmarks/bayes.py`. batchbald is run with `strict=True`, so that it makes all k picks as the others do; "
-        "its exact picks are those with at most 10,000 configurations, and picks after them come from each way's own "
-        "samples. acs-fw and its peers start from the same vectors, of K numbers a row; what is left over is "
+        "`benchmarks/bayes.py`. †: measured at two smaller sizes and carried on by the power of the rows between them; "
+        "picks are compared at the larger of the two. batchbald is run with `strict=True`, so that it makes all k "
+        "picks as the others do; its exact picks are those with at most 10,000 configurations, and picks after them "
+        "come from each way's own samples. acs-fw and its peers start from the same vectors, of K numbers a row; ours "
+        "and the plain loop go on until k rows are distinct, bmdal-reg takes no row twice; what is left over is "
         "|L - L_w| / |L|. Other processes ran on the machine."
     )
     parts = ["# Bayesian batches: batchbald and acs-fw\n", words + "\n"]
@@ -277,6 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path, default=peers.DEFAULT)
     parser.add_argument("--out", type=Path, help="where the page goes; docs/results/bayes.md for a full run")
     parser.add_argument("--over", type=int, default=1, help="so many times fewer rows, and picks where they are many")
+    parser.add_argument("--smaller", type=int, nargs=2, default=[], help="run the others at so many times fewer rows")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     shapes = QUICK if asked.quick else {case: _smaller(shape, asked.over) for case, shape in FULL.items()}
@@ -288,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = asked.out or (None if asked.quick else OUT)
     for case in [asked.only] if asked.only else list(WAYS):
         size = ["--quick"] if asked.quick else ["--over", str(asked.over)]
-        lines = table(case, shapes[case], measured(case, size, asked.peers))
+        lines = table(case, shapes[case], measured(case, size, asked.peers, asked.smaller))
         print("\n".join(lines), flush=True)
         if out is not None:
             keep(out, case, lines, " ".join(sys.argv[1:] if arguments is None else arguments))

@@ -173,14 +173,21 @@ def _each(run: Callable[[], Any], repeats: int = 20) -> float:
 
 
 def large() -> None:
-    """A thousand classes: lists with checks."""
+    """A thousand classes: lists with checks, walked through by inner products or with R."""
     shape = (200_000, 2048, 1000, 1000)
     chance = torch.Generator("cuda").manual_seed(0)
     logits = 2 * torch.randn(shape[0], shape[2], generator=chance, device="cuda")
     inputs: dict[str, Any] = {"probs": logits.softmax(1), "label_probs": (logits / 1.5).softmax(1)}
     inputs["embedding"] = torch.randn(shape[0], shape[1], generator=chance, device="cuda")
-    seconds, got = seconds_of(functools.partial(lw.select, Sabal(), shape[3], **inputs), 1)
-    print(f"greedy {shape}: {seconds:.3f} s, {got.notes['sweeps']} sweeps", flush=True)
+    by_products, found = doors.suits, {}  # type: ignore[attr-defined]
+    for name, path in {"products": by_products, "lists with R": lambda problem: False}.items():
+        doors.suits = path  # type: ignore[attr-defined]
+        seconds, got = seconds_of(functools.partial(lw.select, Sabal(), shape[3], **inputs), 1)
+        found[name] = got.ids
+        print(f"greedy by {name} {shape}: {seconds:.3f} s, {got.notes['sweeps']} sweeps", flush=True)
+    doors.suits = by_products  # type: ignore[attr-defined]
+    same = int((found["products"] == found["lists with R"]).sum())
+    print(f"{same} of {shape[3]} picks the same", flush=True)
 
 
 def dense() -> None:

@@ -18,40 +18,16 @@ from PIL import Image
 
 from labelwise.errors import SourceError
 from labelwise.page import Guard, make_app
+from labelwise.project.project import Neighbour, Shown
 from labelwise.project.settings import Settings
 from labelwise.project.store import Item, Pick, Round, Store
+from labelwise.project.suspects import Suspect
+from labelwise.project.working import State, Working
 
 
-@dataclass(frozen=True)
-class Shown:
-    kind: str
-    text: str | None
-    fields: list[tuple[str, str]] | None
-    image: bool
-    title: str
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    row: int
-    label: str
-    similarity: float
-
-
-@dataclass(frozen=True)
-class Working:
-    state: str = "idle"
-    message: str = "The worker waits for answers."
-    since: float = 0.0
-    round: int = 0
-
-
-@dataclass(frozen=True)
-class Suspect:
-    row: int
-    label: str
-    predicted: str
-    confidence: float
+def at_work(state: State = "idle", message: str = "The worker waits for answers.") -> Working:
+    """A worker that has just said so."""
+    return Working(state, message, 0.0, 0)
 
 
 @dataclass
@@ -62,7 +38,7 @@ class Stand:
     settings: Settings
     store: Store
     data: list[Any]
-    state: Working = field(default_factory=Working)
+    state: Working = field(default_factory=at_work)
     doubted: list[Suspect] = field(default_factory=list)
     measured: Any = None
     left_out: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import labelwise as lw
-from labelwise.choose import frank_wolfe
+from labelwise.choose import frank_wolfe, frank_wolfe_rows
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.spec import LogProbs
@@ -54,34 +54,58 @@ def test_the_sequence_of_indices_is_that_of_the_loop(seed: int, entropy: float, 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("rows", [2, 8, 200])
-def test_steps_guessed_on_a_short_list_are_those_of_single_steps(dtype, rows: int, monkeypatch: pytest.MonkeyPatch):
-    """Also with copies of rows, most of them outside the list, and rows in several shards."""
-    log_probs = slow.random_log_probs(np.random.default_rng(1), 150, 40, 4)
-    log_probs = np.concatenate([log_probs, log_probs[:50]]).astype(dtype)
-    ids = torch.from_numpy(np.random.default_rng(2).permutation(200))
+@pytest.mark.parametrize("draws", [3, 40, 400])
+def test_steps_guessed_by_sketches_are_those_of_single_steps(dtype, draws: int, monkeypatch: pytest.MonkeyPatch):
+    """Also with copies of rows, rows in several shards, and rows too short to be sketched."""
+    log_probs = slow.random_log_probs(np.random.default_rng(1), 450, draws, 4)
+    log_probs = np.concatenate([log_probs, log_probs[:150]]).astype(dtype)
+    ids = torch.from_numpy(np.random.default_rng(2).permutation(600))
     columns = {LogProbs(): torch.tensor(log_probs)}
-    found, products = [], []
-    plain = frank_wolfe._multiplied
-    monkeypatch.setattr(frank_wolfe, "_multiplied", lambda *given: products.append(len(given[0])) or plain(*given))
-    for ahead, most in ((0, rows), (16, rows)):
-        products.clear()
+    found, sweeps = [], []
+    plain = frank_wolfe.keep_scores
+    monkeypatch.setattr(frank_wolfe, "keep_scores", lambda *given: sweeps.append(1) or plain(*given))
+    for ahead in (1, 64):
+        sweeps.clear()
         monkeypatch.setattr(frank_wolfe, "AHEAD", ahead)
-        monkeypatch.setattr(frank_wolfe, "LEAST", most)
-        monkeypatch.setattr(frank_wolfe, "LARGEST", most)
         pool = Shards(
-            [Shard(ids[part], {s: c[part] for s, c in columns.items()}) for part in torch.arange(200).chunk(3)]
+            [Shard(ids[part], {s: c[part] for s, c in columns.items()}) for part in torch.arange(600).chunk(3)]
         )
-        got = AcsFw().select(pool, Shards([]), 40, Key(0))
+        got = AcsFw().select(pool, Shards([]), 60, Key(0))
         found.append((got.ids.tolist(), got.notes["steps"], got.notes["objective"]))
-        if not ahead:
-            assert set(products) == {1}
-            assert len(products) == 3 * got.notes["steps"]
+        if ahead == 1:
+            assert len(sweeps) == 3 * got.notes["steps"]
     assert found[0][:2] == found[1][:2]
     assert found[0][2] == pytest.approx(found[1][2], rel=1e-9)
-    if rows == 200 and dtype == np.float64:  # every guess is right: few products for many steps
-        assert len(products) < 3 * found[1][1] / 4
-    assert not any(name in shard.state for shard in pool._shards for name in ("vector", "sigma", "products"))
+    if draws == 400:  # most steps are made without a product of all rows
+        assert len(sweeps) < 3 * found[1][1] / 2
+    assert not any(set(shard.state) - {"by_id"} for shard in pool._shards)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_bound_holds_for_every_row(dtype: torch.dtype):
+    """At a later gap no row is further from its estimate than its tail times what is left."""
+    chance = torch.Generator().manual_seed(0)
+    vectors_NJ = (torch.randn(300, 20, generator=chance) @ torch.randn(20, 64, generator=chance)).to(dtype)
+    vectors_NJ += 0.1 * torch.randn(300, 64, generator=chance).to(dtype)
+    shard = Shard(torch.arange(300), {})
+    shard.state["vector"], shard.state["sigma"] = vectors_NJ, vectors_NJ.double().norm(dim=1)
+    basis_JW = torch.linalg.qr(vectors_NJ[:12].double().T).Q
+    frank_wolfe_rows.keep_sketch(basis_JW, shard)
+    gaps_TJ = torch.randn(8, 64, generator=chance, dtype=torch.float64).cumsum(0)
+    first = frank_wolfe._Gap(basis_JW.T, gaps_TJ[0])
+    frank_wolfe_rows.keep_scores(gaps_TJ[0], shard)
+    for gap_J in gaps_TJ:
+        near = first.near(frank_wolfe._Gap(basis_JW.T, gap_J))
+        exact_N = vectors_NJ.double() @ gap_J / shard.state["sigma"]
+        guess_N = near.share * shard.state["score"] + near.along_W.to(dtype) @ shard.state["sketch"]
+        off_N = (guess_N.double() - exact_N).abs()
+        rounding = frank_wolfe_rows._rounding(shard) * near.size
+        assert (off_N <= shard.state["tail"].double() * near.rest + rounding).all()
+        row, count = frank_wolfe_rows.ahead(near, 0.0, shard)
+        assert shard.state["noted"][exact_N.argmax()]
+        assert count == int(shard.state["noted"].sum())
+        assert row.score <= float(exact_N.max()) + rounding
+    assert off_N.max() > rounding  # the estimate is one
 
 
 def test_repeats_are_gone_past_until_k_rows_are_distinct():

@@ -1,9 +1,12 @@
 """The report over experiments: made from records alone, the same bytes again, honest words."""
 
+import gzip
+
 import numpy as np
 import pytest
 
 from labelwise.bench.evidence import gather, records_of, report, together
+from labelwise.bench.kept_curves import Kept
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.report.record import Record, append
 
@@ -67,6 +70,57 @@ def test_rounds_found_twice_unfinished_runs_and_nothing(run, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArgumentError, match="no finished round"):
         report([tmp_path / "empty"], tmp_path / "out")
+
+
+def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(run, tmp_path):
+    report([run], tmp_path / "out")
+    packed, path = tmp_path / "out" / "records.jsonl.gz", run / "records" / "one.jsonl"
+    content, whole = packed.read_bytes(), path.read_text()
+    lines = whole.splitlines(keepends=True)
+    for broken, said in (
+        ("{broken}\n", "Expected a record as one line of JSON"),
+        ('{"run": "x"}\n', "A record needs the field 'strategy'"),
+        (lines[1].replace('"round":1', '"round":"one"'), "The field round of a record: expected a whole number"),
+    ):
+        path.write_text("".join([lines[0], broken, *lines[2:]]))
+        with pytest.raises(StoreError, match=rf"one.jsonl, line 2: {said}.*Remove that file, .*one.jsonl: its rounds"):
+            report([run], tmp_path / "again")
+    path.write_text(whole)
+    inside = gzip.decompress(content)
+    for broken, said in (
+        (content[:-20], "cannot be read: Compressed file ended"),
+        (b"no gzip at all", "cannot be read: Not a gzipped file"),
+        (content[:40] + b"xxxxxxxx" + content[48:], "cannot be read: Error .* while decompressing"),
+        (gzip.compress(inside.replace(b'"round":2', b'"round":-2', 1)), r"line 3: The field round of a record"),
+    ):
+        packed.write_bytes(broken)
+        with pytest.raises(StoreError, match=rf"records.jsonl.gz.* {said}.*Remove that file, .*makes it again from"):
+            records_of(tmp_path / "out")
+    (tmp_path / "notes.txt").write_text("# something else\n")
+    with pytest.raises(StoreError, match=r"notes.txt, line 1: Expected a record.*Name the folder of a run"):
+        records_of(tmp_path / "notes.txt")
+    with pytest.raises(ArgumentError, match="'x/mlp/random/0' has no metric 'rmse'; it has recall"):
+        gather([Record("x/mlp/random/0", "random", 0, 0, 20, {"recall": 0.5})])
+
+
+def test_kept_curves_that_are_damaged_are_named_with_what_to_do(tmp_path):
+    kept = Kept(tmp_path, "all that decides")
+    curve = [Record("data/network/ally/3", "ally", 3, number, 10, {"accuracy": 0.5}) for number in range(3)]
+    kept.write("ally", 3, "more", curve)
+    assert kept.read("ally", 3, "more") == curve
+    (path,) = tmp_path.iterdir()
+    lines = path.read_text().splitlines(keepends=True)
+    for content, said in (
+        ("".join([lines[0], "{}\n", lines[2]]), "line 2: A record needs the field 'run'"),
+        ("".join([lines[0], lines[2]]), "line 2: expected round 1 of data/network/ally/3, found round 2"),
+        (
+            lines[0].replace("ally/3", "badge/3"),
+            "line 1: expected round 0 of ally/3, found round 0 of data/network/badge",
+        ),
+    ):
+        path.write_text(content)
+        with pytest.raises(StoreError, match=rf"{path.name}, {said}.*Remove that file, .*: its curve is run again"):
+            kept.read("ally", 3, "more")
 
 
 def test_ranks_of_each_metric_are_apart_and_an_oracle_is_not_ranked(run):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
-from labelwise.bench.cell import comparable, first_batch, run_cell
+from labelwise.bench.cell import comparable, run_cell
+from labelwise.bench.curve import first_batch
 from labelwise.bench.data import load
+from labelwise.bench.display import picture
 from labelwise.bench.features import key_of, prepared
 from labelwise.bench.hard import CASES, Hard, hardened
+from labelwise.bench.kept_runs import differences
 from labelwise.bench.runner import Progress, read_run, run_suite
 from labelwise.bench.sizes import most_rows
-from labelwise.bench.suite import differences, read_suite
+from labelwise.bench.suite import read_suite
 from labelwise.bench.workers import Event
 from labelwise.cli import app
-from labelwise.errors import ArgumentError, BudgetError, StoreError
+from labelwise.errors import ArgumentError, BudgetError, MemoryLimitError, StoreError
 from labelwise.report.record import read_records
 
 pytest.importorskip("sklearn")
@@ -71,6 +76,8 @@ def records_of(cell, run):
         ({"seeds": []}, r"seeds: expected how many .* found \[\]"),
         ({"seeds": [1, 1]}, r"seeds: expected .* different"),
         ({"seedz": 1}, r"there is no key 'seedz'; did you mean 'seeds'\?"),
+        ({"max_memory": "much"}, r"max_memory: expected a size such as 4GB, .*, found 'much'"),
+        ({"max_memory": -1}, r"max_memory: expected a size such as 4GB, .*, found -1"),
         ({"device": "tpu"}, r"device: expected one of cpu, cuda, found 'tpu'"),
         ({"datasets": ["nothing"]}, r"there is no data set 'nothing'"),
         ({"datasets": []}, r"datasets: expected at least one entry"),
@@ -378,7 +385,29 @@ def test_a_changed_configuration_is_refused_with_the_difference(tmp_path):
     assert "torch" in json.loads((run / "environment.json").read_text())
 
 
-def test_progress_tells_what_is_left(tmp_path):
+def test_a_limit_on_memory_is_checked_at_the_start_and_decides_no_pick(tmp_path):
+    changes = {"strategies": ["margin", "bss", {"name": "oracle", "candidates": 2}], "seeds": 1, "rounds": 2}
+    list(run_suite(suite_of(tmp_path, **changes), "text", tmp_path / "whole", 0))
+    run, said = tmp_path / "run", r"max_memory is 1MB, too small for 4 of 4 runs: digits/mlp/\w+ needs \d+MB, .* Allow"
+    with pytest.raises(MemoryLimitError, match=said) as refused:
+        list(run_suite(suite_of(tmp_path, **changes, max_memory="1MB"), "text", run, 0))
+    least = -(-refused.value.smallest // 10**6)
+    with pytest.raises(MemoryLimitError):
+        list(run_suite(suite_of(tmp_path, **changes, max_memory=f"{least - 1}MB"), "text", run, 0))
+    assert not list(run.glob("records/*"))
+    words = ["bench", "run", str(tmp_path / "suite.yaml"), "--out", str(run), "--processes", "1"]
+    found = CliRunner().invoke(app, [*words, "--max-memory", "2MB"])  # takes the place of what the file says
+    assert "max_memory is 2MB" in str(found.exception)
+    found = CliRunner().invoke(app, [*words, "--max-memory", "two"])
+    assert "max_memory is a size such as 4GB" in str(found.exception)
+    # The same folder goes on with a limit that works: it decides no record.
+    list(run_suite(suite_of(tmp_path, **changes, max_memory=f"{least}MB"), "text", run, 0))
+    whole, limited = ({(r.run, r.round): comparable(r) for r in read_run(tmp_path / one)} for one in ("whole", "run"))
+    assert whole == limited
+
+
+def test_progress_tells_what_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
     cells, left_out = suite_of(tmp_path, seeds=1, strategies=["margin"]).cells()
     progress = Progress(cells, left_out, {cell.name: 0 for cell in cells}, 1)
     assert progress.seconds_left() is None
@@ -391,6 +420,38 @@ def test_progress_tells_what_is_left(tmp_path):
     progress.heard(Event("failed", cells[0], text="why"))
     assert progress.failed == {cells[0].name: "why"}
     assert progress.seconds_left() == pytest.approx(4 * 2.0)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_display_fits_and_tells_what_runs_what_is_left_and_when_it_ends(tmp_path, monkeypatch, width):
+    cells, left_out = suite_of(tmp_path, strategies=["margin", "bss"], seeds=2).cells()
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = Progress(cells, left_out, {cell.name: 0 for cell in cells}, 2, began=now[0])
+
+    def shown():
+        text = StringIO()
+        Console(file=text, width=width).print(picture(progress))
+        lines = text.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        return " ".join(text.getvalue().split())
+
+    for cell in cells[:2]:
+        progress.heard(Event("began", cell))
+    now[0] += 40  # loading: it says nothing of the pace
+    assert "0/24 rounds 40 s so far, when it ends is not known yet" in shown()
+    assert "digits 0 6 random seed 0, round 0/3 (40 s); margin seed 0, round 0/3 (40 s)" in shown()
+    progress.heard(Event("round", cells[0], 0, 2.0))
+    now[0] += 2
+    progress.heard(Event("round", cells[1], 0, 2.0))
+    # Two processes gave two rounds of 2 s in 4 s: 22 rounds at half that pace.
+    assert progress.seconds_left() == pytest.approx(22 * 2.0 * 2 / 2)
+    assert "2/24 rounds 42 s so far, about 44 s left, until" in shown()
+    assert "random seed 0, round 1/3; margin seed 0, round 1/3" in shown()
+    progress.doing = "seeing to something"
+    assert "42 s so far, seeing to something" in shown()
+    progress.heard(Event("failed", cells[0], text="why"))
+    assert "1 failed: digits/mlp/random/0" in shown()
 
 
 def start(path, run):
@@ -448,7 +509,8 @@ def test_a_run_killed_at_random_moments_gives_the_records_of_one_left_alone(tmp_
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 130, said
-    assert "Go on with: labelwise bench run" in said
+    assert f"Go on with: labelwise bench run {tmp_path / 'suite.yaml'} --out {run}" in said
+    assert said.count("Stopped.") == 1
     assert lines(run) < len(expected)
     process = started(tmp_path, run)
     kill_worker(process.pid)

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from labelwise.bench import kept_runs
+from labelwise.bench.curve import Curve
+from labelwise.bench.kept_runs import locked
 from labelwise.bench.own_table import read_own
 from labelwise.cli import app
-from labelwise.errors import ArgumentError, BudgetError, ExtraError, LabelwiseError, NeedError, SourceError, StoreError
-from labelwise.report import read_records
+from labelwise.errors import (
+    ArgumentError,
+    BudgetError,
+    ExtraError,
+    LabelwiseError,
+    MemoryLimitError,
+    NeedError,
+    SourceError,
+    StoreError,
+)
+from labelwise.report import read_records, write
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -26,7 +37,7 @@ SIZE = RNG.normal(size=N)
 TOWN = RNG.choice(["north", "south", "east"], N)
 AGE = [str(round(value, 2)) if at % 10 else "" for at, value in enumerate(RNG.normal(50, 10, N))]
 PRICE = 100 + 20 * SIZE + 10 * (TOWN == "south") + RNG.normal(size=N)
-FILES = {"report.html", "curves.png", "table.csv", "table.md", "records.jsonl", "plan.json", "runs"}
+FILES = {"report.html", "curves.png", "table.csv", "table.md", "records.jsonl", "plan.json", "runs", ".lock"}
 
 
 def written(path: Path, columns: dict[str, list]) -> Path:
@@ -117,30 +128,31 @@ def test_classes_of_a_parquet_file_with_draws_for_those_who_ask(tmp_path: Path):
     assert records[1].metrics["accuracy"] > 0.8
 
 
+def picks_in(folder: Path) -> list:
+    return [(r.run, r.round, r.metrics, r.picked) for r in read_records(folder / "records.jsonl")]
+
+
 def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
     houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def picks(folder: Path) -> list:
-        return [(r.run, r.round, r.metrics, r.picked) for r in read_records(folder / "records.jsonl")]
-
     small(houses, tmp_path / "whole")
-    true, begun = kept_runs.compare, []
+    true, walked = Curve.walk, []
 
-    def stopping(plan, data, learner, model):
-        begun.append((plan.recipes[0], plan.seeds[0]))
-        for at, record in enumerate(true(plan, data, learner, model)):
-            yield record
-            if begun[-1] == stop and at == 0:
-                raise KeyboardInterrupt
+    def stopping(self: Curve, number: int):
+        name = (self.session.recipe.name, self.session.seed, number)
+        if name == stop:
+            raise KeyboardInterrupt
+        walked.append(name)
+        return true(self, number)
 
-    monkeypatch.setattr(kept_runs, "compare", stopping)
-    out, stop = tmp_path / "out", ("kcenter", 0)
+    monkeypatch.setattr(Curve, "walk", stopping)
+    out, stop = tmp_path / "out", ("kcenter", 0, 1)
     code, said = small(houses, out)
     assert code == 130
     assert "Stopped before the first seed was done" in said
     assert "The same command goes on" in said
     assert not (out / "records.jsonl").exists()
-    stop = ("kcenter", 1)
+    stop = ("kcenter", 1, 1)
     code, said = small(houses, out)
     assert code == 130
     assert "Seeds that every recipe finished: 1" in said
@@ -149,15 +161,98 @@ def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
     code, said = small(houses, out)
     assert code == 0
     assert "Going on with the runs that are there" in said
-    assert picks(out) == picks(tmp_path / "whole")
-    assert begun == [("random", 0), ("kcenter", 0), ("kcenter", 0), ("random", 1), ("kcenter", 1), ("kcenter", 1)]
-    begun.clear()
+    assert picks_in(out) == picks_in(tmp_path / "whole")
+    assert walked == [(name, seed, number) for seed in (0, 1) for name in ("random", "kcenter") for number in (0, 1)]
+    walked.clear()
     assert small(houses, out)[0] == 0
-    assert begun == []
+    assert walked == []
     assert small(houses, out, "--strategies", "kcenter,typiclust", "--seeds", 1)[0] == 0  # one more may be asked for
-    assert begun == [("typiclust", 0)]
-    with pytest.raises(StoreError, match=r"holds a run with k 10, this one has 11; name another folder"):
+    assert walked == [("typiclust", 0, 0), ("typiclust", 0, 1)]
+    with pytest.raises(StoreError, match=r"(?s)holds a run of another configuration.*k: 10 in the run, 11 now.*--out"):
         small(houses, out, "-k", 11, "--start", 10)
+
+
+@pytest.mark.parametrize("strategy", ["albl", "bss", "dynamical", "typiclust+badge"])
+def test_a_run_that_was_stopped_in_its_middle_goes_on_round_by_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+):
+    """Also where picks have weights, rounds are looked back at, training goes on, or the first batch is chosen."""
+    kind = ["big" if value > 0 else "small" for value in SIZE]
+    table = written(tmp_path / "k.csv", {"size": SIZE.tolist(), "town": TOWN.tolist(), "kind": kind})
+    words = ("--target", "kind", "--strategies", strategy, "--rounds", 3, "-k", 8, "--seeds", 1, "--out")
+    assert run(table, *words, tmp_path / "whole")[0] == 0
+    true, stop = Curve.walk, 2
+
+    def stopping(self: Curve, number: int):
+        if (self.session.recipe.name, number) == (strategy, stop):
+            raise KeyboardInterrupt
+        return true(self, number)
+
+    monkeypatch.setattr(Curve, "walk", stopping)
+    assert run(table, *words, tmp_path / "out")[0] == 130
+    stop = None
+    assert run(table, *words, tmp_path / "out")[0] == 0
+    assert picks_in(tmp_path / "out") == picks_in(tmp_path / "whole")
+    assert not list((tmp_path / "out").glob("models/*"))
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_what_it_broke_off_begins_again(houses: Path, tmp_path: Path):
+    """Records of before had neither the first batch nor weights: a run that is whole is taken, another is not."""
+    out = tmp_path / "out"
+    small(houses, out)
+    before = picks_in(out)
+    for path in (out / "runs").iterdir():
+        old = [replace(r, notes={k: r.notes[k] for k in ("selection", "training")}) for r in read_records(path)]
+        write(path, old[:1] if path.stem == "kcenter-1" else old)
+    whole = {path: path.read_bytes() for path in (out / "runs").iterdir() if path.stem != "kcenter-1"}
+    assert small(houses, out)[0] == 0
+    assert picks_in(out) == before
+    assert {path: path.read_bytes() for path in whole} == whole
+    assert read_records(out / "runs" / "kcenter-1.jsonl")[0].notes["start"]
+
+
+def test_files_that_are_damaged_or_of_another_run_are_named_with_what_to_do(houses: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    small(houses, out)
+    before, path = picks_in(out), out / "runs" / "kcenter-0.jsonl"
+    first, second = path.read_text().splitlines(keepends=True)
+    other = (out / "runs" / "kcenter-1.jsonl").read_text()
+    for content, said in (
+        (first + "{oops}\n" + second, r"kcenter-0.jsonl, line 2: Expected a record as one line of JSON"),
+        (first + first, r"line 2: expected round 1 of houses/mlp/kcenter/0, found round 0 of houses/mlp/kcenter/0"),
+        (other, r"line 1: expected round 0 of kcenter/0, found round 0 of houses/mlp/kcenter/1"),
+        ("a,b\n1,2\n", r"line 1: Expected a record as one line of JSON; found 'a,b'"),
+    ):
+        path.write_text(content)
+        with pytest.raises(StoreError, match=rf"{said}.*Remove that file, .*kcenter-0.jsonl: its rounds run again"):
+            small(houses, out)
+    path.unlink()
+    assert small(houses, out)[0] == 0
+    assert picks_in(out) == before
+    (out / "plan.json").write_text("{")
+    with pytest.raises(StoreError, match=r"plan.json cannot be read: expected the settings.*remove that file.*--out"):
+        small(houses, out)
+    (out / "plan.json").unlink()
+    assert small(houses, out)[0] == 0
+    assert picks_in(out) == before
+    with locked(out), pytest.raises(StoreError, match="in use by another runner; nothing was changed"):
+        small(houses, out)
+
+
+def test_a_limit_on_memory_leaves_the_picks_as_they_are_and_too_small_a_one_is_refused(houses: Path, tmp_path: Path):
+    out, words = tmp_path / "out", ("--strategies", "kcenter,typiclust+bait")
+    small(houses, tmp_path / "whole", *words)
+    with pytest.raises(MemoryLimitError, match=r"max_memory is 1MB, too small for 3 of 3 runs: .* Allow") as refused:
+        small(houses, out, *words, "--max-memory", "1MB")
+    assert not out.exists()
+    least = -(-refused.value.smallest // 10**6)
+    assert f"Allow {least}MB or more" in str(refused.value)
+    with pytest.raises(MemoryLimitError):
+        small(houses, out, *words, "--max-memory", f"{least - 1}MB")
+    assert small(houses, out, *words, "--max-memory", f"{least}MB")[0] == 0
+    assert picks_in(out) == picks_in(tmp_path / "whole")
+    with pytest.raises(ArgumentError, match="max_memory is a size such as 4GB"):
+        small(houses, out, "--max-memory", "much")
 
 
 def test_groups_stay_together_and_are_no_feature(houses: Path):

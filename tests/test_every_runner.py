@@ -25,6 +25,7 @@ from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.shards.journal import FolderJournal
 from labelwise.shards.parts import ReadPart, array_parts, mapped_file
+from labelwise.shards.place import Home
 from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Embedding, Probs
@@ -326,14 +327,18 @@ def test_rounds_on_ray_are_those_of_one_process(cluster):
     assert [one.metrics for one in there] == [one.metrics for one in here]
 
 
+def _to_files(first):
+    return Home(files=True)
+
+
 def test_a_part_is_read_where_it_lives(tmp_path):
     """What a worker does, in this process: read its rows with the model, into memory, files with or without a name."""
     _, session = _asked(None)
     reader, ids = session.fit().reader, torch.arange(50, 90)
     none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
     makers = [
-        ReadPart(reader, session.pool, ids, (Probs(), Embedding()), 16, none, folder, aside)
-        for folder, aside in ((None, False), (tmp_path / "part", False), (None, True))
+        ReadPart(reader, session.pool, ids, (Probs(), Embedding()), 16, none, folder, rule)
+        for folder, rule in ((None, None), (tmp_path / "part", None), (None, _to_files))
     ]
     shards = [cloudpickle.loads(cloudpickle.dumps(maker))() for maker in makers]
     for shard in shards:

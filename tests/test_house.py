@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -187,18 +188,13 @@ def test_the_room_of_the_command_does_not_import_torch():
 
 @pytest.mark.skipif(importlib.util.find_spec("labelwise.__main__") is None, reason="there is no command yet")
 def test_help_is_quick_and_does_not_import_torch():
-    import time
-
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run = _python("-m", "labelwise", "--help")
-        times.append(time.perf_counter() - start)
-        assert run.returncode == 0, run.stderr
-        assert "select" in run.stdout
-        if times[-1] < 1.0:
-            break
-    assert min(times) < 1.0, times  # half a second on a quiet machine
+    before = os.times()
+    run = _python("-m", "labelwise", "--help")
+    after = os.times()
+    assert run.returncode == 0, run.stderr
+    assert "select" in run.stdout
+    # Of the processor, since other tests run beside this one: a third of a second when measured.
+    assert after.children_user - before.children_user + after.children_system - before.children_system < 1.0
     code = (
         "import runpy, sys\nsys.argv = ['labelwise', '--help']\n"
         "try:\n    runpy.run_module('labelwise', run_name='__main__')\nexcept SystemExit:\n    pass\n"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import labelwise as lw
-from labelwise.choose import gathered, memory
+from labelwise.choose import memory
 from labelwise.choose.gathered import Gathering
 from labelwise.choose.memory import Size, bytes_of, in_words, needed, smallest
 from labelwise.errors import ArgumentError, MemoryLimitError
@@ -237,8 +237,9 @@ def test_a_session_spills_signals_that_do_not_fit_and_leaves_no_file(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     free = _session(None, hidden=512).ask(8)
     aside: list[int] = []
-    place_aside = gathered.place_aside
-    monkeypatch.setattr(gathered, "place_aside", lambda *all: aside.append(1) or place_aside(*all))
+    placing = sys.modules["labelwise.shards.place"]  # the package holds the function of this name
+    place_aside = placing.place_aside
+    monkeypatch.setattr(placing, "place_aside", lambda *all: aside.append(1) or place_aside(*all))
     assert _session("1GB", hidden=512).ask(8).ids.tolist() == free.ids.tolist()
     assert not aside
     tight = _session("1GB", hidden=512)
@@ -249,6 +250,25 @@ def test_a_session_spills_signals_that_do_not_fit_and_leaves_no_file(
     assert tight.ask(8).ids.tolist() == free.ids.tolist()
     assert len(aside) == 1
     assert not list(tmp_path.glob("labelwise-*"))
+
+
+def test_rounds_refuse_at_the_first_choice_what_would_be_too_little_for_the_last() -> None:
+    """Labelled rows are held too: the last round needs more than the first."""
+
+    def picks(limit: int | None, n: int) -> list[list[int]]:
+        model = lw.TorchLearner(lambda: nn.Linear(6, 2), epochs=1)
+        return [record.picked for record in lw.rounds(X, Y, model, "badge", 200, n, test=None, max_memory=limit)]
+
+    def least(limit: int, n: int) -> int:
+        with pytest.raises(MemoryLimitError) as refused:
+            picks(limit, n)
+        return refused.value.smallest
+
+    start = least(1000, 1)  # of the first batch, which is drawn at random
+    one, four = least(start, 1), least(start, 4)
+    assert start < one < four
+    assert least(four - 1, 4) == four
+    assert picks(four, 4) == picks(None, 4)
 
 
 def _limited(session: lw.Session, limit: int) -> Gathering:

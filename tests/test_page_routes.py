@@ -8,7 +8,7 @@ from labelwise.errors import SourceError, StoreError
 from labelwise.page import Guard
 from labelwise.page.card import KEYS, keyed
 from labelwise.page.words import REASONS, reason
-from page_stand import Browser, Suspect, Working, running, stand
+from page_stand import Browser, Suspect, at_work, running, stand
 
 NASTY = "<b>bold</b> <script>alert(1)</script> <svg onload=alert(2)> \" onmouseover='x' &amp; {{ 7919*7907 }}"
 
@@ -268,7 +268,7 @@ def test_markup_inside_the_data_is_text_everywhere(table):
         first = anna.get("/card").text
         answer(anna, first, NASTY)
         table.project.doubted = [Suspect(row_of(first), NASTY, NASTY, 0.9)]
-        table.project.state = Working(message=NASTY)
+        table.project.state = at_work(message=NASTY)
         table.project.left_out = [NASTY]
         pages = [anna.get(path).text for path in ("/", "/card", "/gallery", "/status", "/report", "/neighbours/1")]
         pages.append(anna.get("/gallery", params={"text": NASTY, "label": NASTY, "person": NASTY}).text)
@@ -313,14 +313,14 @@ def test_without_items_the_page_says_what_it_waits_for(table):
     with table.browser() as anna:
         for _ in range(12):
             last = answer(anna, anna.get("/card").text)
-        table.project.state = Working("training", "preparing round 2")
+        table.project.state = at_work("training", "preparing round 2")
         waiting = anna.get("/card").text
         assert "Preparing the next items" in waiting
         assert "Preparing round 2" in waiting
         assert 'hx-trigger="every 1500ms"' in waiting
-        table.project.state = Working("failed", "the disk is full")
+        table.project.state = at_work("failed", "the disk is full")
         assert "the disk is full" in anna.get("/card").text
-        table.project.state = Working("idle", "every row has been picked")
+        table.project.state = at_work("idle", "every row has been picked")
         assert "All done" in anna.get("/card").text
         assert "Read the report" in anna.get("/").text
         assert last.is_success

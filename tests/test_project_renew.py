@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from labelwise import cli
 from labelwise.cli import app
 from labelwise.cli import label as command
 from labelwise.cli.bench import _last_words
+from labelwise.cli.stopped import Stopped
 from labelwise.errors import ArgumentError, LabelwiseError, SourceError, StoreError
 from labelwise.project import Project, Settings
 from labelwise.project.project import checked_address
@@ -190,7 +190,7 @@ def test_ctrl_c_while_a_project_is_made_says_that_it_can_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Project, "create", lambda *args: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(typer.Exit):
+    with pytest.raises(Stopped, match="130"):
         command.make(folder, Settings(name="t", kind="text", source=""))
     assert "the same command goes on where it was" in capsys.readouterr().err
 

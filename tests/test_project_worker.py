@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -17,8 +18,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from typer.testing import CliRunner
 
-from labelwise.errors import ArgumentError, SourceError, StoreError
+from labelwise.cli import app
+from labelwise.errors import ArgumentError, MemoryLimitError, SourceError, StoreError
 from labelwise.keys import Key
 from labelwise.project import Project, Settings
 from labelwise.project.project import checked_address
@@ -70,6 +73,43 @@ def work(project: Project) -> None:
             pass
     finally:
         signs.close("stopped")
+
+
+def test_a_limit_on_memory_is_checked_when_it_is_given_and_decides_no_pick(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    page = importlib.import_module("labelwise.page.serve")  # the package holds the function of this name
+    monkeypatch.setattr(page, "serve", lambda project, **_: opened.append(project.settings.max_memory))
+
+    def label(*words: str) -> BaseException | None:
+        named = ["--features", ",".join(f"p{j}" for j in range(64)), "--classes", ",".join("0123456789"), "-k", "12"]
+        return CliRunner().invoke(app, ["label", str(made / "digits.csv"), *named, *words]).exception
+
+    new = str(tmp_path / "new")
+    refused = label("--project", new, "--max-memory", "1MB")
+    assert isinstance(refused, MemoryLimitError)
+    assert "max_memory is 1MB, but" in str(refused)
+    assert not (tmp_path / "new" / "project.yaml").exists()
+    least = f"{-(-refused.smallest // 10**6)}MB"
+    assert f"allow {least} or more" in str(refused)
+    assert label("--project", new, "--max-memory", least) is None
+    assert opened == [least]
+    with contextlib.closing(Project.open(tmp_path / "new")) as limited, copied(made, tmp_path) as free:
+        for project in (limited, free):
+            work(project)
+            label_all(project)
+            work(project)
+        assert limited.session()._how.limit == int(least[:-2]) * 10**6
+        assert [limited.store.picks(n) for n in (1, 2)] == [free.store.picks(n) for n in (1, 2)]
+    assert label("--project", new) is None  # it stays
+    assert label("--project", new, "--max-memory", "2GB") is None  # or is changed
+    assert isinstance(label("--project", new, "--max-memory", "1MB"), MemoryLimitError)
+    assert isinstance(label("--project", new, "--max-memory", "much"), ArgumentError)
+    assert CliRunner().invoke(app, ["resume", new]).exception is None
+    assert opened == [least, least, "2GB", "2GB"]
+    assert CliRunner().invoke(app, ["resume", new, "--max-memory", "3GB"]).exception is None
+    assert opened[-1] == "3GB"
 
 
 def test_rounds_test_slice_and_models(made: Path, tmp_path: Path) -> None:

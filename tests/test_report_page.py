@@ -27,7 +27,7 @@ from labelwise.report import (
     png,
     summarise,
     svg,
-    write_page,
+    write_text,
 )
 from labelwise.report.figure import spread_out
 
@@ -205,7 +205,7 @@ def test_an_environment_that_differs_is_summed_up():
 
 def test_a_page_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "page.html"
-    write_page(path, records(), **ARGUMENTS)
+    write_text(path, page_html(records(), **ARGUMENTS))
     old = path.read_text(encoding="utf-8")
     assert old.endswith("</html>\n")
 
@@ -214,7 +214,7 @@ def test_a_page_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr("labelwise.report.atomic.os.fsync", full)
     with pytest.raises(OSError, match="no space left"):
-        write_page(path, records(("random", "badge")), **ARGUMENTS)
+        write_text(path, page_html(records(("random", "badge")), **ARGUMENTS))
     assert path.read_text(encoding="utf-8") == old
     assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
 

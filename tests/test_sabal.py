@@ -12,7 +12,16 @@ import torch
 
 import labelwise as lw
 from labelwise import recipes, store
-from labelwise.choose import sparse, sparse_board, sparse_device, sparse_fused, sparse_greedy, sparse_iht_device
+from labelwise.choose import (
+    compiled,
+    sparse,
+    sparse_board,
+    sparse_device,
+    sparse_fused,
+    sparse_greedy,
+    sparse_iht,
+    sparse_iht_device,
+)
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
 from labelwise.shards import Shards, shards_of
@@ -129,6 +138,35 @@ def test_length_of_the_list_does_not_matter(
         np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_wide_rows_take_undone_picks_back_at_once(dtype: type, monkeypatch: pytest.MonkeyPatch):
+    """Where R has many lines c is mended by the undone rows alone; here three lines count as many."""
+    inputs = {key: value.astype(dtype) for key, value in _gradient(5, n=400).items()}
+    strategy = Sabal("greedy", 1e-2, 1e-1)
+    expected = lw.select(strategy, 80, **inputs)
+    for name in ("SHORTEST", "LONGEST"):
+        monkeypatch.setattr(sparse_greedy, name, 12)
+    plain = lw.select(strategy, 80, **inputs)
+    monkeypatch.setattr(sparse_board, "COSTLY", 1)
+    restore, mended = sparse_board.Board._restore, []
+    monkeypatch.setattr(sparse_board.Board, "_restore", lambda board: mended.append(restore(board)))
+    got = lw.select(strategy, 80, **inputs)
+    assert len(mended) > 5
+    assert got.ids.tolist() == plain.ids.tolist() == expected.ids.tolist()
+    near = 1e-9 if dtype is np.float64 else 1e-6
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
+
+
+def test_more_copies_of_a_row_than_a_list_holds():
+    """No list can tell copies apart, so that every pick is undone: each comes from a sweep in float64 then."""
+    few = _gradient(1, n=3)
+    inputs = {key: value.repeat(sparse_greedy.LONGEST + 200, axis=0) for key, value in few.items()}
+    got = lw.select("sabal-greedy", 7, **inputs)
+    picks, w, _ = slow.greedy(_reference(inputs, 7, 1e-2, 1e-1), 7, 1.0, False)
+    assert got.ids.tolist() == picks
+    np.testing.assert_allclose(got.weights, w[picks], rtol=1e-8)
+
+
 def test_a_list_too_short_is_noticed(monkeypatch: pytest.MonkeyPatch):
     """Otherwise the test above passes because every list holds all that matters."""
     inputs = _gradient(5, n=400)
@@ -202,6 +240,24 @@ def test_the_iterations_of_an_accelerator_are_those_of_the_cpu(
             assert got.notes[note] == pytest.approx(expected.notes[note], rel=1e-6)
 
 
+def test_an_iteration_multiplies_the_pool_twice(monkeypatch: pytest.MonkeyPatch):
+    """Everything else of an iteration is over the rows of the support."""
+    rows: list[int] = []
+    for name in ("forward", "adjoint"):
+        plain = getattr(sparse, name)
+        counted = lambda x, y, plain=plain: rows.append(len(x)) or plain(x, y)  # noqa: E731
+        monkeypatch.setattr(sparse, name, counted)
+        monkeypatch.setattr(sparse_iht, name, counted)
+    probs, label_probs = (np.random.default_rng(seed).dirichlet(np.ones(4), 300) for seed in (0, 1))
+    embedding = np.random.default_rng(2).normal(size=(300, 6))
+    inputs = {"probs": probs, "label_probs": label_probs, "embedding": embedding}
+    for iterations in (1, 9):
+        rows.clear()
+        lw.select(Sabal("iht", iterations=iterations, tolerance=0.0), 10, **inputs)
+        assert rows.count(300) == 2 * iterations
+        assert set(rows) - {300} <= set(range(21))
+
+
 def test_an_accelerator_stops_when_w_does(monkeypatch: pytest.MonkeyPatch):
     inputs = _gradient(1)
     monkeypatch.setattr("labelwise.strategies.sabal.fits", lambda problem: True)
@@ -222,7 +278,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("triton", [True, False])
 def test_cuda_makes_the_picks_of_the_cpu(form: str, dtype: type, triton: bool, monkeypatch: pytest.MonkeyPatch):
-    if triton and not sparse_fused.available():
+    if triton and not compiled.available():
         pytest.skip("needs Triton")
     monkeypatch.setattr(sparse_fused, "available", lambda: triton)
     for seed, copies in ((0, 1), (1, 2), (2, 3)):

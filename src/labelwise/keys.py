@@ -8,6 +8,7 @@ block they are read in, or on the device or machine that holds them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,14 @@ class Key:
     def gumbel(self, ids: Tensor) -> Tensor:
         """One standard Gumbel in float64 for each id: argmax of log weight + gumbel draws a row by weight."""
         return -torch.log(self.exponential(ids))
+
+
+def uniforms(keys: Sequence[Key], ids: Tensor) -> Tensor:
+    """`uniform` of several keys at once (keys, n): as many operations on a device as for one."""
+    seeds = torch.tensor([[_signed(key.seed), _signed((key.seed + 1) * 0x9E3779B97F4A7C15)] for key in keys])
+    seed_K1, offset_K1 = seeds.to(ids.device).T[:, :, None]
+    bits = _mix(_mix(ids.to(torch.int64)[None] ^ seed_K1) + offset_K1)
+    return (_right(bits, 12).to(torch.float64) + 0.5) * 2.0**-52
 
 
 def _signed(value: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ from labelwise.report.environment import environment, peak_mb
 from labelwise.report.record import Record
 from labelwise.session import Session
 from labelwise.shards.ray import Ray
+from labelwise.signals.spec import stored
 from labelwise.train import evaluate
+from labelwise.train.known import looked_back, reader_for
 
 
 def rounds(
@@ -104,35 +107,79 @@ def _run(
     picks = session.ask(first)
     session.tell(picks.ids, oracle(picks.ids))
     for number in range(n + 1):
-        session.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
-        labels = len(session.labelled)
-        metrics, trained = measure(session, held)
-        last = number == n
-        picks = Selection(np.empty(0), np.empty(0), np.empty(0)) if last else session.ask(k)
-        notes: dict[str, Any] = {
-            "selection": dict(picks.notes),
-            "training": dict(session.fit().notes) if session.learner else {},
-        }
-        seconds = dict(session.seconds)
-        if not last:
-            session.tell(picks.ids, oracle(picks.ids))
-            if session.estimate is not None:
-                notes["estimate"] = session.estimate
-        yield Record(
-            run=name,
-            strategy=session.recipe.name,
-            seed=session.seed,
-            round=number,
-            labels=labels,
-            metrics=metrics,
-            select_seconds=seconds["select"],
-            train_seconds=trained,
-            read_seconds=seconds["read"],
-            peak_mb=peak_mb(),
-            picked=picks.ids.tolist(),
-            notes=notes,
-            environment={**environment(), "seed": str(session.seed)},
-        )
+        ask = partial(session.ask, k) if number else partial(_checked_ask, session, k, n)
+        yield one_round(session, oracle, held, number, name, nothing if number == n else ask)
+
+
+def one_round(
+    session: Session,
+    oracle: Oracle,
+    held: tuple[Pool, Any] | None,
+    number: int,
+    name: str,
+    choose: Callable[[], Selection],
+) -> Record:
+    """One round: train, measure on the rows `held` with their labels, choose, label what was chosen; its record.
+
+    `choose` gives the rows to label next; none in the last round. `name` is that of the run.
+    """
+    session.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
+    labels = len(session.labelled)
+    metrics, trained = measure(session, held)
+    picks = choose()
+    notes: dict[str, Any] = {
+        "selection": dict(picks.notes),
+        "training": dict(session.fit().notes) if session.learner else {},
+    }
+    seconds = dict(session.seconds)
+    if len(picks):
+        session.tell(picks.ids, oracle(picks.ids))
+        if session.estimate is not None:
+            notes["estimate"] = session.estimate
+    if (picks.weights != 1).any():
+        notes["weights"] = picks.weights.tolist()
+    return Record(
+        run=name,
+        strategy=session.recipe.name,
+        seed=session.seed,
+        round=number,
+        labels=labels,
+        metrics=metrics,
+        select_seconds=seconds["select"],
+        train_seconds=trained,
+        read_seconds=seconds["read"],
+        peak_mb=peak_mb(),
+        picked=picks.ids.tolist(),
+        notes=notes,
+        environment={**environment(), "seed": str(session.seed)},
+    )
+
+
+def check_memory(session: Session, k: int, n: int) -> None:
+    """Raise MemoryLimitError now where `max_memory` is too small for one of the next n batches of k rows.
+
+    Before the first answer these are batches as the first one is chosen. Later one row is read with the model of the
+    answers so far, to know how large rows are. Nothing is done without a limit.
+    """
+    gathering = session._gathering
+    if gathering.how.limit is None:
+        return
+    strategy = session.recipe.strategy if len(session.labelled) else session.recipe.start
+    if strategy.needs.history:
+        strategy = strategy.with_history(session._history())
+    reader = reader_for(stored(strategy.needs.pool), session.fit)
+    gathering.check(strategy, k, n, reader, session.ledger.free(session.pool.ids), looked_back(session.ledger))
+
+
+def _checked_ask(session: Session, k: int, n: int) -> Selection:
+    """The first batch that a model chooses; a limit on memory that is too small for a later one is said now."""
+    check_memory(session, k, n)
+    return session.ask(k)
+
+
+def nothing() -> Selection:
+    """The choice of the last round."""
+    return Selection(np.empty(0), np.empty(0), np.empty(0))
 
 
 def measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:

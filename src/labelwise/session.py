@@ -28,6 +28,7 @@ from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
 from labelwise.report.asked import Asked
 from labelwise.shards import Shards
+from labelwise.shards.place import Home
 from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
@@ -80,8 +81,8 @@ class Session:
                 from there. It must not hold a session yet.
             spill: a folder for mapped files that hold the signals of the pool, for pools larger than memory.
             batch: rows of one forward pass.
-            max_memory: what `ask` may hold beside pool and model, such as "4GB"; signals that would not fit go to
-                temporary files. Too small a limit is refused with the smallest that works.
+            max_memory: what `ask` may hold beside pool and model, such as "4GB", in the memory that holds the signals:
+                an accelerator's, the CPU's, else files. Too small a limit is refused with the smallest that works.
             engine: None for this process; "ray" or a `Ray`, and workers read the pool, each with its own model.
         """
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
@@ -171,17 +172,16 @@ class Session:
         if strategy.needs.history:
             strategy = strategy.with_history(self._history())
         key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")
-        pool, labelled, block = self._rows(free, strategy, k)
+        pool, labelled, home = self._rows(free, strategy, k)
         began = time.perf_counter()
         # A worker on another machine may not reach the folder.
         how = self._how if self._gathering.cluster else self._how.kept_in(self.folder)
-        picks = select_kept(strategy, pool, labelled, k, key, how, block)
-        picks = noted(picks, None if self._fit is None else self._fit[1].reader, strategy.needs.pool)
+        picks = select_kept(strategy, pool, labelled, k, key, how, home.block)
+        picks = noted(picks, pool, None if self._fit is None else self._fit[1].reader, strategy.needs.pool)
         self.seconds["select"] = time.perf_counter() - began
         self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
         self._round = self._next_round()
-        model = self._chooser is not None
-        self._asked = Asked.of(strategy, picks, self._round, self._answers(), len(free), model)
+        self._asked = Asked.of(strategy, picks, self._round, self._answers(), len(free), self._chooser is not None)
         if self.folder is not None:
             store.save_asked(self.folder, self._asked)
         return picks
@@ -260,14 +260,14 @@ class Session:
         """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
         return sum(len(entry.ids) for entry in self.ledger)
 
-    def _rows(self, free: Tensor, strategy: Strategy, k: int) -> tuple[Shards, Shards, int | None]:
-        """Free and labelled rows with what the strategy asks of them, and how large blocks of them may be."""
+    def _rows(self, free: Tensor, strategy: Strategy, k: int) -> tuple[Shards, Shards, Home]:
+        """Free and labelled rows with what the strategy asks of them, and where they are."""
         reader = reader_for(stored(strategy.needs.pool), self.fit)
         trained, began = self.seconds["train"], time.perf_counter()
-        pool, block = self._gathering.rows(strategy, k, reader, free, looked_back(self.ledger))
-        labelled = labelled_rows(self.pool, strategy.needs.labelled, self.ledger, self.fit, self._gathering.batch)
+        pool, home = self._gathering.rows(strategy, k, reader, free, looked_back(self.ledger))
+        labelled = labelled_rows(self.pool, strategy.needs, self.ledger, self.fit, self._gathering.batch, home.device)
         self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
-        return pool, labelled, block
+        return pool, labelled, home
 
     def _history(self) -> tuple[dict[str, Any], ...]:
         """What `Strategy.with_history` is given."""

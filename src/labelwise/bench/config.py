@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from labelwise.choose.memory import bytes_of
 from labelwise.errors import ArgumentError
 
 MISSING = object()
@@ -47,6 +48,10 @@ class Section:
     def share(self, key: str, default: float) -> float:
         """A number above 0 and at most 1."""
         return float(self._taken(key, "a number above 0 and at most 1", lambda v: _is_real(v) and 0 < v <= 1, default))
+
+    def size(self, key: str, default: Any = MISSING) -> Any:
+        """A size of memory: a text such as 4GB, or a whole number of bytes."""
+        return self._taken(key, "a size such as 4GB, 512MB or 2GiB, or a whole number of bytes", _is_size, default)
 
     def any(self, key: str, default: Any = MISSING) -> Any:
         """Whatever is there."""
@@ -117,6 +122,13 @@ def _is_whole(value: Any) -> bool:
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_size(value: Any) -> bool:
+    try:
+        return bytes_of(value) is not None
+    except ArgumentError:
+        return False
 
 
 def _is_texts(value: Any) -> bool:

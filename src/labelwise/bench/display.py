@@ -13,8 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from labelwise.bench.runner import Progress
+from labelwise.bench.suite import Cell
 
 EVERY = 10.0  # seconds between lines where there is no terminal
+LONG = 10.0  # seconds of a round after which they are shown
+BAR = 40  # columns of the bar at the most
 
 
 def shown(steps: Iterable[Progress], console: Console, every: float = EVERY) -> Progress | None:
@@ -47,19 +50,19 @@ def line(progress: Progress) -> str:
 def picture(progress: Progress) -> RenderableType:
     """The live display."""
     head = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=max(1, progress.total), completed=progress.done, width=40)
-    head.add_row(bar, f"{progress.done}/{progress.total} rounds", Text(_end(progress), style="dim"))
+    head.add_column(ratio=1)  # the bar takes what room there is beside the words, up to its width
+    head.add_column(no_wrap=True)
+    head.add_column(no_wrap=True)
+    bar = ProgressBar(total=max(1, progress.total), completed=progress.done, width=BAR)
+    so_far = f"{_long(time.monotonic() - progress.began)} so far, {_end(progress)}"
+    head.add_row(bar, f"{progress.done}/{progress.total} rounds", Text(so_far, style="dim"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("data", "done", "left", "runs now"):
-        table.add_column(title, justify="right" if title in ("done", "left") else "left", no_wrap=title != "runs now")
+    for title in ("data", "runs done", "left", "now"):
+        table.add_column(title, justify="right" if title in ("runs done", "left") else "left", no_wrap=title != "now")
     for label in dict.fromkeys(cell.data.label for cell in progress.cells):
         own = [cell for cell in progress.cells if cell.data.label == label]
         ended = sum(progress.finished(cell) for cell in own)
-        now = [
-            f"{cell.strategy.label} seed {cell.seed}, round {progress.rounds[cell.name]}/{cell.data.rounds}"
-            for cell in own
-            if cell.name in progress.running
-        ]
+        now = [_now(progress, cell) for cell in own if cell.name in progress.running]
         table.add_row(label, str(ended), str(len(own) - ended), Text("; ".join(now), style="cyan"))
     parts: list[RenderableType] = [head, table]
     if progress.failed:
@@ -67,10 +70,17 @@ def picture(progress: Progress) -> RenderableType:
     return Group(*parts)
 
 
+def _now(progress: Progress, cell: Cell) -> str:
+    """What a run is at; with the seconds where its round takes long, as a sign of life."""
+    seconds = time.monotonic() - progress.running[cell.name]
+    long = f" ({_long(seconds)})" if seconds >= LONG else ""
+    return f"{cell.strategy.label} seed {cell.seed}, round {progress.rounds[cell.name]}/{cell.data.rounds}{long}"
+
+
 def _end(progress: Progress) -> str:
     left = progress.seconds_left()
-    if left is None:
-        return "when it ends is not known yet"
+    if progress.doing or left is None:
+        return progress.doing or "when it ends is not known yet"
     at = datetime.now() + timedelta(seconds=left)
     return f"about {_long(left)} left, until {at:%H:%M}" if left < 86400 else f"about {_long(left)} left"
 

@@ -10,25 +10,26 @@ OUT/records.jsonl.gz            the records it was made from: `labelwise bench r
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labelwise.bench import evidence_text as words
+from labelwise.bench import kept_runs
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.report import diagram
 from labelwise.report.atomic import write_pieces, write_text
 from labelwise.report.curves import Curves, finished, learning_curves
 from labelwise.report.figure import png
-from labelwise.report.page import write_page
+from labelwise.report.page import page_html
 from labelwise.report.paired import Paired, holm, paired
-from labelwise.report.record import Record, from_json, read_records
+from labelwise.report.record import Record, read_records
 from labelwise.report.standings import Ranks, Score, ranks, win_tie_loss
 from labelwise.report.table import Table, csv_text, markdown, summarise
 
 RECORDS = "records.jsonl.gz"
+_AGAIN = "its rounds run again with the next `labelwise bench run`, and all other runs are kept"
 ORACLE = "oracle"  # shows the headroom, is not a strategy: it is drawn but not ranked
 
 
@@ -84,12 +85,16 @@ def report(runs: Sequence[Path], out: Path, command: str = "") -> list[Experimen
 def records_of(run: Path) -> list[Record]:
     """The records of a run folder, of a report's folder, or of one file of records."""
     if run.is_file():
-        return _read(run)
+        try:
+            return read_records(run)
+        except StoreError as error:
+            raise StoreError(f"{error} Name the folder of a run or of a report, or a file of records") from error
     if not run.is_dir():
         raise StoreError(f"{run}: the folder of a run was expected, found nothing there")
     if (run / RECORDS).is_file():
-        return _read(run / RECORDS)
-    return [record for path in sorted((run / "records").glob("**/*.jsonl")) for record in _read(path)]
+        return kept_runs.records_of(run / RECORDS, "`labelwise bench report` makes it again from the folders of runs")
+    files = sorted((run / "records").glob("**/*.jsonl"))
+    return [record for path in files for record in kept_runs.records_of(path, _AGAIN)]
 
 
 def gather(records: Sequence[Record]) -> list[Experiment]:
@@ -132,17 +137,8 @@ def _write_experiment(folder: Path, one: Experiment, command: str) -> None:
     write_pieces(folder / "curves.png", [png(one.curves)])
     write_text(folder / "table.md", f"# {one.name}\n\n{markdown(one.table)}")
     write_text(folder / "table.csv", csv_text(one.table))
-    write_page(folder / "page.html", one.records, title=one.name, command=command, metric=one.metric)
-
-
-def _read(path: Path) -> list[Record]:
-    if path.suffix != ".gz":
-        return read_records(path)
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return [from_json(line) for line in file]
-    except (OSError, EOFError, json.JSONDecodeError) as error:
-        raise StoreError(f"{path}: compressed records were expected, but it cannot be read: {error}") from error
+    page = page_html(one.records, title=one.name, command=command, metric=one.metric)
+    write_text(folder / "page.html", page)
 
 
 def _packed(records: Sequence[Record]) -> bytes:

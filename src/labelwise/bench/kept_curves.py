@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from labelwise.bench.kept_runs import records_of_run
 from labelwise.bench.suite import slug
-from labelwise.report.record import Record, read_records, write
+from labelwise.report.record import Record, write
+
+AGAIN = "its curve is run again by the same command, and all other curves are kept"
 
 
 class Kept:
@@ -23,7 +26,7 @@ class Kept:
     def read(self, name: str, seed: int, more: str) -> list[Record]:
         """The records of a curve; none where it is not there."""
         path = self._path(name, seed, more)
-        return read_records(path) if path is not None and path.exists() else []
+        return records_of_run(path, f"/{name}/{seed}", AGAIN) if path is not None and path.exists() else []
 
     def write(self, name: str, seed: int, more: str, records: Sequence[Record]) -> None:
         """Keep a curve that is complete; the file is there whole or not at all."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.bench.cell import first_batch
+from labelwise.bench.curve import first_batch
 from labelwise.bench.data import Data
 from labelwise.bench.features import key_of, prepared
 from labelwise.bench.models import learner_for
@@ -123,7 +123,7 @@ def _explicit(session: Session, k: int, seed: int, device: str) -> Callable[[], 
 
     def run() -> Tensor:
         ids = torch.from_numpy(session.free)
-        parts = read(session.fit().reader, session.pool, ids, (Probs(), Embedding()), BATCH)
+        parts = read(session.fit().reader, session.pool, ids, (Probs(), Embedding()), BATCH, device=None)
         rows = [(part.tensor(Probs()), part.tensor(Embedding())) for part in parts]
         p_NC, h_ND = (torch.cat(column).to(device) for column in zip(*rows))
         guess_NC = torch.nn.functional.one_hot(p_NC.argmax(1), p_NC.shape[1])

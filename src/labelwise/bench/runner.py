@@ -9,27 +9,22 @@ RUN/failures.txt      cells that failed, with their tracebacks
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from labelwise.bench.cell import RECORDS, Place, records_of
+from labelwise.bench.cell import RECORDS, records_file
+from labelwise.bench.kept_runs import begun, differences, locked, records_of_run
+from labelwise.bench.limits import check_cells
 from labelwise.bench.sizes import check_labels
-from labelwise.bench.suite import Cell, LeftOut, Suite, differences
+from labelwise.bench.suite import Cell, LeftOut, Suite
 from labelwise.bench.workers import Event, Here, Workers
 from labelwise.errors import StoreError
 from labelwise.report.atomic import write_text
 from labelwise.report.environment import environment
 from labelwise.report.record import Record
-
-try:
-    import fcntl
-except ImportError:  # Windows: no lock, one runner at a time is up to the user
-    fcntl = None  # type: ignore[assignment]
 
 EVERY = 1.0  # seconds between looks at the clock
 
@@ -42,9 +37,11 @@ class Progress:
     left_out: list[LeftOut]
     rounds: dict[str, int]  # records on disk, by cell
     processes: int
-    running: dict[str, float] = field(default_factory=dict)  # when each was begun
+    running: dict[str, float] = field(default_factory=dict)  # when each began with its round
     failed: dict[str, str] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    paced: float | None = None  # when the first round began that was finished since: loading comes before it
+    doing: str = ""  # what is done now instead of rounds
     spent: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # seconds of rounds by data set, strategy
 
     @property
@@ -68,6 +65,8 @@ class Progress:
             self.running[name] = time.monotonic()
         elif event.kind == "round":
             self.rounds[name] = event.round + 1
+            self.running[name] = time.monotonic()
+            self.paced = self.paced or time.monotonic() - event.seconds
             kind = (event.cell.data.label, event.cell.strategy.label)
             self.spent.setdefault(kind, []).append(event.seconds)
         else:
@@ -88,7 +87,8 @@ class Progress:
                 left += (cell.data.rounds + 1 - self.rounds[cell.name]) * of_one
         # Measuring, loading and waiting are not in the records: by how much more the clock went on so far.
         ran = sum(sum(times) for times in self.spent.values())
-        slower = max(1.0, (time.monotonic() - self.began) * self.processes / ran) if ran > 0 else 1.0
+        since = self.began if self.paced is None else self.paced
+        slower = max(1.0, (time.monotonic() - since) * self.processes / ran) if ran > 0 else 1.0
         return left * min(slower, 10.0) / self.processes
 
 
@@ -107,6 +107,11 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
         progress = Progress(cells, left_out, rounds, max(1, min(count, len(cells))))
         yield progress
         rest = [cell for cell in cells if not progress.finished(cell)]
+        if suite.max_memory is not None:
+            progress.doing = "seeing whether max_memory is enough for each strategy"
+            yield progress
+            check_cells(rest, run)
+            progress.doing = ""
         with Workers(run, min(count, max(1, len(rest)))) if count else Here(run) as workers:
             for event in workers.events(rest, EVERY):
                 if event is not None:
@@ -121,49 +126,16 @@ def read_run(run: Path) -> list[Record]:
     folder = run / RECORDS
     if not folder.is_dir():
         raise StoreError(f"{run} holds no run: there is no folder {RECORDS}. Expected the folder of `bench run`")
-    return [record for path in sorted(folder.glob("*.jsonl")) for record in records_of(path)]
-
-
-@contextlib.contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """The folder, for one runner alone."""
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        stream = open(run / ".lock", "a")  # noqa: SIM115
-    except OSError as error:
-        raise StoreError(f"{run}: a run cannot be kept there ({error}); name another folder with --out") from error
-    with stream:
-        try:
-            if fcntl is not None:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                f"{run} is in use by another runner; nothing was changed. Wait for it, stop it, or name another folder "
-                "with --out"
-            ) from None
-        yield
+    return [record for path in sorted(folder.glob("*.jsonl")) for record in records_of_run(path)]
 
 
 def _settle(suite: Suite, text: str, run: Path) -> None:
     """Write what the run is, or check that it is the one that is there."""
-    now: dict[str, Any] = json.loads(json.dumps(suite.settings()))
-    path = run / "suite.json"
-    if not path.exists():
+    path, settings = run / "suite.json", suite.settings()
+    if not begun(path, settings):
         write_text(run / "config.yaml", text)
         write_text(run / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        write_text(path, json.dumps(now, indent=2) + "\n")  # last: a run is one only when all of it is there
-        return
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
-    found = differences(before, now)
-    if found:
-        shown = "\n".join(f"  {line}" for line in found[:20])
-        raise StoreError(
-            f"{run} holds a run of another configuration; nothing was changed. What differs:\n{shown}\n"
-            "Go on with the configuration of the run (config.yaml there), or name another folder with --out"
-        )
+        write_text(path, json.dumps(settings, indent=2) + "\n")  # last: a run is one only when all of it is there
 
 
 def changed_environment(run: Path) -> list[str]:
@@ -176,8 +148,8 @@ def changed_environment(run: Path) -> list[str]:
 
 
 def _rounds(run: Path, cell: Cell) -> int:
-    path = Place(run, cell).records
-    return len(records_of(path)) if path.exists() else 0
+    path = records_file(cell, run)
+    return len(records_of_run(path, cell.name)) if path.exists() else 0
 
 
 def _note_failure(run: Path, event: Event) -> None:

@@ -74,6 +74,7 @@ class Cell:
     strategy: StrategySpec
     seed: int
     device: str
+    max_memory: int | str | None = None  # of a selection
 
     @property
     def name(self) -> str:
@@ -107,10 +108,11 @@ class Suite:
     seeds: tuple[int, ...]
     processes: int
     device: str
+    max_memory: int | str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What decides the records, as JSON can hold it: all but the number of processes."""
-        return {name: value for name, value in asdict(self).items() if name != "processes"}
+        """What decides the records, as JSON can hold it: all but the number of processes and the limit on memory."""
+        return {name: value for name, value in asdict(self).items() if name not in ("processes", "max_memory")}
 
     def cells(self) -> tuple[list[Cell], list[LeftOut]]:
         """All runs, every data set of a seed before the next seed, and what does not apply."""
@@ -124,7 +126,7 @@ class Suite:
                     for strategy in self.strategies:
                         why = _why_not(data, model, strategy)
                         if why is None:
-                            cells.append(Cell(data, model, strategy, seed, self.device))
+                            cells.append(Cell(data, model, strategy, seed, self.device, self.max_memory))
                         elif why:
                             key = (data.label, model.name, strategy.label)
                             out[key] = LeftOut(*key, why)
@@ -146,26 +148,11 @@ def read_suite(path: Path) -> Suite:
         _seeds(section),
         section.whole("processes", 1, 1),
         section.one_of("device", ("cpu", "cuda"), "cpu"),
+        section.size("max_memory", None),
     )
     section.done()
     _check(suite, path)
     return suite
-
-
-def differences(before: Any, now: Any, where: str = "") -> list[str]:
-    """One line for each value that differs between two settings."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            line
-            for key in dict.fromkeys([*before, *now])
-            for line in differences(before.get(key), now.get(key), f"{where}.{key}".lstrip("."))
-        ]
-    if isinstance(before, list | tuple) and isinstance(now, list | tuple):
-        lines = [line for i, (a, b) in enumerate(zip(before, now)) for line in differences(a, b, f"{where}[{i}]")]
-        if len(before) != len(now):
-            lines.append(f"{where}: {len(before)} entries in the run, {len(now)} now")
-        return lines
-    return [] if before == now else [f"{where}: {before!r} in the run, {now!r} now"]
 
 
 def slug(text: str) -> str:

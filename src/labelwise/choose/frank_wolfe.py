@@ -1,4 +1,4 @@
-"""Frank-Wolfe over rows in shards: steps are guessed on a short list of rows and checked on all rows together.
+"""Frank-Wolfe over rows in shards: most steps touch a sketch of every row, and few rows in full.
 
 Each row n has a vector L_n (`state["vector"]`) and a length sigma_n (`state["sigma"]`). With L the sum of the vectors,
 sigma that of the lengths, L_w = sum_n w_n L_n and the gap r = L - L_w, a step is
@@ -6,30 +6,54 @@ sigma that of the lengths, L_w = sum_n w_n L_n and the gap r = L - L_w, a step i
     f = argmax_n <L_n, r> / sigma_n      gamma = <a - L_w, r> / |a - L_w|^2 with a = (sigma / sigma_f) L_f
     r <- (1 - gamma) r + gamma (L - a)
 
-One product of all rows with r for each step is what it costs, and memory is read once for one product as for several.
-So the next steps are first guessed among the rows of highest score. Then one product of all rows with r and with L - a
-of each guess gives the scores of every row at every one of those steps: r at step t is a sum of r at the first one and
-of these. The guess holds up to the first step at which a row outside the list is higher. A score that was
-put together has lost digits where it is small beside its parts; guessing ends where that would exceed `slack`.
+A product of all rows with r for each step is what it costs as it is written. Here a row n keeps its score s_n at an
+earlier gap r', its coordinates c_n in a basis B (orthonormal, of directions in which rows differ most), and the length
+e_n of what of L_n / sigma_n is not in the basis. At a gap r that is the sum of x r', of B y and of a rest,
+
+    | <L_n, r> / sigma_n - x s_n - <c_n, y> | <= e_n |rest|
+
+So rows that may be the highest are known from c_n. A step is guessed, the highest in full of the rows that are highest
+by this estimate, and rows that the bound does not rule out are noted. After some steps, when noting more costs more
+than it saves, the noted rows are multiplied with the gaps of all those steps at once: a guess holds up to the first
+step at which another row is higher. Rows within rounding of the highest are scored by themselves in float64, where
+copies of a row are tied to the last bit. So what is taken depends neither on the basis nor on how far was guessed.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from labelwise.choose.frank_wolfe_rows import (
+    Near,
+    Row,
+    Scored,
+    ahead,
+    forget,
+    fronts,
+    keep_scores,
+    keep_sketch,
+    sums,
+    turned,
+    with_vector,
+)
 from labelwise.choose.progress import tick
-from labelwise.shards import Best, Shard, Shards
+from labelwise.keys import Key
+from labelwise.shards import Shards
 
 HALT = 1e-12  # a step shorter than this share of the way leads nowhere
 TINY = 1e-100  # a factor this small is multiplied out
-AHEAD = 16  # steps guessed at most: more columns of a product cost more than a read of the rows
-LEAST, SHARE, LARGEST = 64, 32, 2048  # the short list: one row of SHARE, within these
-BLOCK = 512  # rows multiplied at a time
+FAR, AHEAD = 8, 64  # steps guessed at first, and at most
+WIDTH, SHARE = 128, 16  # numbers of a sketch, at most so many and one for SHARE of a row: it is read at every step
+SAMPLE = 2048  # rows from which the basis is found
+GATHER, COLUMN = 2.5, 0.09  # what a noted row costs, and each product with it, in reads of a row in order
+
+R = TypeVar("R", Row, Scored)
 
 
 @dataclass
@@ -63,13 +87,13 @@ class Path:
         square = float(way_J @ way_J)
         return min(1.0, float(way_J @ gap_J) / square) if square > 0 else 0.0
 
-    def beyond(self, row_J: Tensor, row_sigma: float) -> Tensor:
+    def beyond(self, row: Row) -> Tensor:
         """L - a: the gap that a whole step towards a row would leave."""
-        return self.target_J - self.sigma / row_sigma * row_J
+        return self.target_J - self.sigma / row.sigma * row.vector_J
 
-    def step(self, row: int, value: float, row_J: Tensor, row_sigma: float) -> bool:
-        """Take a step towards a row of this score; False where it leads nowhere."""
-        beyond_J = self.beyond(row_J, row_sigma)
+    def step(self, row: Row) -> bool:
+        """Take a step towards a row; False where it leads nowhere."""
+        beyond_J = self.beyond(row)
         gamma = self.length(beyond_J, self.gap_J)
         if gamma <= HALT:
             self.stopped = "no step helps any more"
@@ -78,10 +102,10 @@ class Path:
         if self.scale < TINY:  # at a full step the rows before count nothing any more
             self._weight = self.weights() if self.scale else {}
             self.scale = 1.0
-        self._weight[row] = self._weight.get(row, 0.0) + gamma * self.sigma / row_sigma / self.scale
-        self.score.setdefault(row, value)
+        self._weight[row.id] = self._weight.get(row.id, 0.0) + gamma * self.sigma / row.sigma / self.scale
+        self.score.setdefault(row.id, row.score)
         self.gap_J = (1 - gamma) * self.gap_J + gamma * beyond_J
-        self.sequence.append(row)
+        self.sequence.append(row.id)
         return True
 
 
@@ -90,140 +114,102 @@ def frank_wolfe(pool: Shards, k: int, most: int, slack: float) -> Path:
 
     Scores within `slack` of the highest, relative to it, are tied. The rows' state holds "vector" and "sigma".
     """
-    total = pool.sum(_sums)
+    total = pool.sum(sums)
     path = Path(total[:-1], float(total[-1]))
-    size = min(pool.n, LARGEST, max(LEAST, pool.n // SHARE))
-    precision = max(pool.map(lambda shard: torch.finfo(shard.state["vector"].dtype).eps / 2))
-    ahead, listed = 0, None
     try:
+        basis_WJ, far = _sketched(pool, k, len(path.target_J)), FAR
         while path.distinct < k and len(path.sequence) < most and not path.stopped:
-            guess = _Guess(path, precision, slack)
-            if ahead and listed is not None:
-                guess.look(_rows(pool, listed), min(ahead, most - len(path.sequence) - 1))
-            held, scored = _check(pool, path, guess, k, slack)
-            ahead = min(AHEAD, 2 * ahead + 1) if held == len(guess.ids) else held + 1
-            listed = pool.best(scored, size).ids
+            pool.map(functools.partial(keep_scores, path.gap_J))
+            guess = _guessed(pool, path, basis_WJ, slack, far, most - len(path.sequence))
+            held = _walk(pool, path, guess, k, slack)
+            far = held + 1 if held < len(guess.rows) else min(AHEAD, max(far, 2 * held))
             tick(path.distinct, k)
     finally:
-        pool.map(_end)
+        pool.map(forget)
     if path.distinct >= k:
         path.stopped = "k rows taken"
     return path
 
 
-def _check(pool: Shards, path: Path, guess: _Guess, k: int, slack: float) -> tuple[int, functools.partial[Tensor]]:
-    """Walk along a guess while it holds and one step further; how long it held, and the scores before that step."""
-    pool.map(functools.partial(_products, guess.table()))
-    held = 0
-    while True:
-        scored = functools.partial(_scores, guess.parts[held])
-        best = pool.best(scored, 1, slack)
-        row, value = int(best.ids[0]), float(best.values[0])
-        right = held < len(guess.ids) and row == guess.ids[held]
-        vector_J, sigma = guess.rows[held] if right else _row(pool, best)
-        if not path.step(row, value, vector_J, sigma) or not right or path.distinct >= k:
-            return held, scored
-        held += 1
+class _Guess(NamedTuple):
+    """Steps that come next, and the gap before each of them if those before it are right."""
+
+    rows: list[Row]
+    gaps: list[Tensor]
 
 
-class _Listed(NamedTuple):
-    """The short list: rows, in order of their ids."""
+def _guessed(pool: Shards, path: Path, basis_WJ: Tensor, slack: float, far: int, most: int) -> _Guess:
+    """Guess steps for as long as it makes the average step cheaper; rows that may be higher are noted where they are.
 
-    ids: Tensor
-    vector_TJ: Tensor
-    sigma_T: Tensor
-
-
-class _Guess:
-    """Steps that come next if no row outside the list is taken.
-
-    `parts[t]` are the shares of the first gap and of L - a of each guess in the gap at step t.
+    `far` is how many steps are likely to be right, for pools in which the bound rules nothing out after a few.
     """
-
-    def __init__(self, path: Path, precision: float, slack: float):
-        self.path, self.precision, self.slack = path, precision, slack
-        self.ids: list[int] = []
-        self.rows: list[tuple[Tensor, float]] = []
-        self.beyond: list[Tensor] = []
-        self.parts: list[Tensor] = [torch.ones(1, dtype=torch.float64)]
-
-    def look(self, listed: _Listed, steps: int) -> None:
-        """Guess so many steps, fewer where they lead nowhere or scores would lose digits."""
-        gap_J = self.path.gap_J
-        for _ in range(steps):
-            near = listed.vector_TJ @ gap_J.to(listed.vector_TJ)
-            score_T = near.double().cpu() / listed.sigma_T
-            top = float(score_T.max())
-            at = int((score_T >= top - self.slack * abs(top)).to(torch.uint8).argmax())
-            row_J, sigma = listed.vector_TJ[at].double().cpu(), float(listed.sigma_T[at])
-            beyond_J = self.path.beyond(row_J, sigma)
-            gamma = self.path.length(beyond_J, gap_J)
-            share = torch.cat([(1 - gamma) * self.parts[-1], torch.tensor([gamma], dtype=torch.float64)])
-            lengths = torch.stack([*self.beyond, beyond_J]).norm(dim=1)
-            if gamma <= HALT or self.precision * float(share[1:] @ lengths) > self.slack * abs(top):
-                return
-            gap_J = (1 - gamma) * gap_J + gamma * beyond_J
-            self.beyond.append(beyond_J)
-            self.ids.append(int(listed.ids[at]))
-            self.rows.append((row_J, sigma))
-            self.parts.append(share)
-
-    def table(self) -> Tensor:
-        """What all rows are to be multiplied with (1 + steps, J)."""
-        return torch.stack([self.path.gap_J, *self.beyond])
+    guess, gap_J, least = _Guess([], []), path.gap_J, math.inf
+    width = len(basis_WJ) / len(gap_J)
+    first = _Gap(basis_WJ, gap_J)
+    while len(guess.rows) < min(AHEAD, most):
+        found = pool.map(functools.partial(ahead, first.near(_Gap(basis_WJ, gap_J)), slack))
+        row = _highest([row for row, _ in found], slack)
+        guess.rows.append(row)
+        guess.gaps.append(gap_J)
+        beyond_J = path.beyond(row)
+        gamma = path.length(beyond_J, gap_J)
+        gap_J = (1 - gamma) * gap_J + gamma * beyond_J
+        steps, noted = len(guess.rows), sum(count for _, count in found) / pool.n
+        cost = width + (1 + noted * (GATHER + COLUMN * steps)) / steps
+        at_worst = width + (1 + GATHER + COLUMN * far) / far
+        if gamma <= HALT or (cost > least and least <= at_worst) or (steps >= far and cost > 0.8 * at_worst):
+            break
+        least = min(least, cost)
+    return guess
 
 
-def _sums(shard: Shard) -> Tensor:
-    """The sum of the vectors and, last, of their lengths, in float64."""
-    parts = shard.state["vector"].split(4096)
-    total_J = torch.stack([part.sum(0, dtype=torch.float64) for part in parts]).sum(0)
-    return torch.cat([total_J, shard.state["sigma"].sum()[None]]).cpu()
+def _walk(pool: Shards, path: Path, guess: _Guess, k: int, slack: float) -> int:
+    """Walk along a guess while it holds, and one step further where it does not; how many steps held."""
+    shards = pool.map(functools.partial(fronts, torch.stack(guess.gaps), slack))
+    for held, row in enumerate(guess.rows):
+        best = _highest([one for front in shards for one in front[held]], slack)
+        right = best.id == row.id
+        if not path.step(row._replace(score=best.score) if right else _filled(pool, best)) or not right:
+            return held
+        if path.distinct >= k:
+            break
+    return len(guess.rows)
 
 
-def _products(table_BJ: Tensor, shard: Shard) -> None:
-    shard.state.pop("products", None)  # before the new ones are there: they are the largest thing kept
-    shard.state["products"] = _multiplied(table_BJ, shard)
+def _highest(rows: list[R], slack: float) -> R:
+    """The row of highest score, ties to the smaller id."""
+    top = max(row.score for row in rows)
+    return min((row for row in rows if row.score >= top - slack * abs(top)), key=lambda row: row.id)
 
 
-def _multiplied(table_BJ: Tensor, shard: Shard) -> Tensor:
-    """Products (B, n) of every row, in blocks that stay in the cache; quicker with the many rows on the right."""
-    vector_NJ = shard.state["vector"]
-    table_BJ = table_BJ.to(vector_NJ)
-    if len(table_BJ) == 1:
-        return (vector_NJ @ table_BJ[0])[None]
-    if vector_NJ.device.type != "cpu":
-        return table_BJ @ vector_NJ.T
-    out_BN = vector_NJ.new_empty(len(table_BJ), len(vector_NJ))
-    for start in range(0, len(vector_NJ), BLOCK):
-        out_BN[:, start : start + BLOCK] = table_BJ @ vector_NJ[start : start + BLOCK].T
-    return out_BN
+class _Gap:
+    """A gap, its coordinates in the basis, and what is not in the basis."""
+
+    def __init__(self, basis_WJ: Tensor, gap_J: Tensor):
+        self.gap_J, self.inside_W = gap_J, basis_WJ @ gap_J
+        self.outside_J = gap_J - self.inside_W @ basis_WJ
+        self.length = float(gap_J.norm())
+
+    def near(self, now: _Gap) -> Near:
+        """A later gap by what is known of this one, with the share of it that leaves the smallest rest."""
+        square = float(self.outside_J @ self.outside_J)
+        share = float(now.outside_J @ self.outside_J) / square if square > 0 else 0.0
+        rest = 0.0 if now.gap_J is self.gap_J else float((now.outside_J - share * self.outside_J).norm())
+        along_W = now.inside_W - share * self.inside_W
+        return Near(now.gap_J, share, along_W, rest, now.length + float(along_W.norm()) + abs(share) * self.length)
 
 
-def _scores(share: Tensor, shard: Shard) -> Tensor:
-    """<L_n, r> / sigma_n with r the sum of these shares."""
-    products_BN, sigma_N = shard.state["products"], shard.state["sigma"]
-    return (share.to(products_BN) @ products_BN[: len(share)]).double() / sigma_N
+def _sketched(pool: Shards, k: int, long: int) -> Tensor:
+    """Keep sketches of the rows; the basis (W, J), of few directions where they would not be used often."""
+    width = min(WIDTH, long // SHARE, k // 4)
+    start = torch.randn(long, width, generator=Key(0).fold("sketch").generator(), dtype=torch.float64)
+    basis_JW = torch.linalg.qr(start).Q
+    for _ in range(2 if width else 0):  # power iterations on a sample: any basis does, a better one rules out more
+        basis_JW = torch.linalg.qr(pool.sum(functools.partial(turned, basis_JW, max(1, pool.n // SAMPLE)))).Q
+    pool.map(functools.partial(keep_sketch, basis_JW))
+    return basis_JW.T.contiguous()
 
 
-def _rows(pool: Shards, ids: Tensor) -> _Listed:
-    """Rows by their ids, smaller ids first."""
-    parts = pool.map(functools.partial(_here, ids))
-    found = torch.cat([ids_T for ids_T, _, _ in parts])
-    order = found.argsort()
-    vector_TJ = torch.cat([vector.to(parts[0][1].device) for _, vector, _ in parts])
-    return _Listed(found[order], vector_TJ[order.to(vector_TJ.device)], torch.cat([s for _, _, s in parts])[order])
-
-
-def _row(pool: Shards, best: Best) -> tuple[Tensor, float]:
-    """Vector and length of one row, in float64."""
-    found = _rows(pool, best.ids)
-    return found.vector_TJ[0].double().cpu(), float(found.sigma_T[0])
-
-
-def _here(ids: Tensor, shard: Shard) -> tuple[Tensor, Tensor, Tensor]:
-    _, at = shard.find(ids)
-    return shard.ids[at].cpu(), shard.state["vector"][at], shard.state["sigma"][at].cpu()
-
-
-def _end(shard: Shard) -> None:
-    shard.state.pop("products", None)
+def _filled(pool: Shards, row: Scored) -> Row:
+    """A row with its vector."""
+    return next(found for found in pool.map(functools.partial(with_vector, row)) if found is not None)

@@ -1,24 +1,28 @@
-"""The rows a selection chooses from, read with a model: in memory, in mapped files, or by the workers of a cluster."""
+"""The rows a selection chooses from, read with a model: here, where room.py says, or by the workers of a cluster."""
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from labelwise.choose.kept import How, checked, size_of
-from labelwise.choose.memory import smallest
+from labelwise.choose.kept import How
+from labelwise.choose.memory import check_each
+from labelwise.choose.room import Rule
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.pool import Pool
-from labelwise.shards import Shards, place
+from labelwise.shards import Shard, Shards
+from labelwise.shards.devices import wait_for
 from labelwise.shards.parts import ReadPart, edges
-from labelwise.shards.place import place_aside
+from labelwise.shards.place import Home, place_by
 from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled, Reader, read
+from labelwise.signals.rows import Rows
 from labelwise.signals.spec import LabelProbs, Signal, stored
 
 
@@ -26,7 +30,7 @@ from labelwise.signals.spec import LabelProbs, Signal, stored
 class Gathering:
     """Where rows are read to, and how the selection among them is run.
 
-    `spill` is a folder for mapped files; without one, rows that would not fit the limit go to temporary files.
+    `spill` is a folder for mapped files; without one, room.py says where rows go.
     """
 
     pool: Pool
@@ -37,23 +41,49 @@ class Gathering:
 
     def rows(
         self, strategy: Strategy, k: int, reader: Reader | None, ids: Tensor, labelled: Labelled
-    ) -> tuple[Shards, int | None]:
-        """The rows `ids` with what the strategy asks of the pool, and how large blocks of them may be."""
+    ) -> tuple[Shards, Home]:
+        """The rows `ids` with what the strategy asks of the pool, and where rows beside them belong.
+
+        They are there when this returns: an accelerator has done its work.
+        """
         wanted = stored(strategy.needs.pool)
         parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
-        here = -(-len(ids) // parts)
-        block, aside = self._room(strategy, k, reader, ids, wanted, labelled, here)
+        rule = self._rule(strategy, k, len(ids), len(labelled.ids), parts)
         if self.cluster is None:
-            stream = read(reader, self.pool, ids, wanted, self.batch, labelled)
-            if aside and self.spill is None:
-                return place_aside(stream, len(ids)), block
-            return place(stream, len(ids), None if self.spill is None else self.spill / "pool"), block
+            stream = read(reader, self.pool, ids, wanted, self.batch, labelled, device=None)
+            shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
+            wait_for(home.device)
+            return shards, home
+        home = Home()
+        if self.how.limit is not None:  # refused here and not by every worker
+            home = rule(self._first(strategy, reader, ids, labelled))
+        rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
         token = uuid.uuid4().hex  # files of this reading, not of an earlier model
         makers = [
-            self._maker(reader, ids[cut].clone(), wanted, labelled, aside, part, token)
+            self._maker(reader, ids[cut].clone(), wanted, labelled, rule, part, token)
             for part, cut in enumerate(edges(len(ids), parts))
         ]
-        return self.cluster.shards(makers, [len(maker.ids) for maker in makers]), block
+        return self.cluster.shards(makers, [len(maker.ids) for maker in makers]), home
+
+    def check(self, strategy: Strategy, k: int, n: int, reader: Reader | None, ids: Tensor, labelled: Labelled) -> None:
+        """Raise MemoryLimitError where the limit is too small for one of the next n batches of k of the rows `ids`.
+
+        One row is read to know its shape.
+        """
+        if self.how.limit is None or not len(ids) or n < 1:
+            return
+        first = self._first(strategy, reader, ids, labelled)
+        parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
+        steps = range(0, min(n * k, len(ids)), k)
+        rules = (self._rule(strategy, k, len(ids) - done, len(labelled.ids) + done, parts) for done in steps)
+        check_each(partial(rule, first) for rule in rules)
+
+    def _first(self, strategy: Strategy, reader: Reader | None, ids: Tensor, labelled: Labelled) -> Rows:
+        """One row, on the CPU."""
+        return next(iter(read(reader, self.pool, ids[:1], stored(strategy.needs.pool), self.batch, labelled)))
+
+    def _rule(self, strategy: Strategy, k: int, rows: int, labelled: int, parts: int) -> Rule:
+        return Rule(strategy, int(k), -(-rows // parts), labelled, self.how.limit, self.spill is not None)
 
     def _maker(
         self,
@@ -61,38 +91,27 @@ class Gathering:
         ids: Tensor,
         wanted: tuple[Signal, ...],
         labelled: Labelled,
-        aside: bool,
+        rule: Rule,
         part: int,
         token: str,
     ) -> ReadPart:
         where = None if self.spill is None else self.spill / f"pool-{part}"
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, aside, token)
-
-    def _room(
-        self,
-        strategy: Strategy,
-        k: int,
-        reader: Reader | None,
-        ids: Tensor,
-        wanted: tuple[Signal, ...],
-        labelled: Labelled,
-        here: int,
-    ) -> tuple[int | None, bool]:
-        """How large blocks may be, and whether the columns have to go to files. One row is read to know its shape."""
-        if self.how.limit is None:
-            return None, False
-        first = next(iter(read(reader, self.pool, ids[:1], wanted, self.batch, labelled)))
-        size = size_of(here, k, first.columns, labelled=len(labelled.ids))
-        columns = here * sum(one[:1].numel() * one.element_size() for one in first.columns.values())
-        if self.spill is not None or columns + smallest(strategy, size) > self.how.limit:
-            return checked(strategy, size, self.how), True
-        return checked(strategy, size, replace(self.how, limit=self.how.limit - columns)), False
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token)
 
 
-def noted(picks: Selection, reader: Any, signals: tuple[Signal, ...]) -> Selection:
-    """The picks with what the reader of the model has to say about its signals, and the T of LabelProbs."""
+def noted(picks: Selection, pool: Shards, reader: Any, signals: tuple[Signal, ...]) -> Selection:
+    """The picks with where they were chosen, what the reader of the model has to say, and the T of LabelProbs."""
     notes, warmth = getattr(reader, "notes", None), getattr(reader, "temperature", None)
     said = dict(notes()) if callable(notes) else {}
     if warmth is not None and LabelProbs() in stored(signals):
         said["temperature"] = float(warmth)
+    places = "; ".join(dict.fromkeys(one for one in pool.map(_done) if one))
+    if places:
+        said["place"] = places
     return replace(picks, notes={**picks.notes, **said}) if said else picks
+
+
+def _done(shard: Shard) -> str:
+    """Where the rows are, once all work on them is done."""
+    wait_for(shard.device)
+    return shard.said

@@ -14,11 +14,13 @@ from labelwise.choose.memory import Size, block_bytes, bytes_of
 from labelwise.choose.progress import Listener, told
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
+from labelwise.choose.work import say_if_long
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in
 from labelwise.shards.heap import tight
 from labelwise.shards.journal import FolderJournal
+from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.spec import Signal
 
 
@@ -57,10 +59,11 @@ def size_of(
     labelled: int = 0,
     named: bool = False,
 ) -> Size:
-    """The size of a selection from columns such as these."""
+    """The size of a selection from columns such as these, on their device."""
     number = (computed_in(columns) if dtype is None else dtype).itemsize
     shapes = {signal: tuple(one.shape[1:]) or (1,) for signal, one in columns.items()}
-    return Size(rows, int(k), shapes, number, labelled, named)
+    accelerator = any(one.device.type != "cpu" for one in columns.values())
+    return Size(rows, int(k), shapes, number, labelled, named, accelerator)
 
 
 def select_kept(
@@ -71,6 +74,7 @@ def select_kept(
     The folder is gone once the picks are there.
     """
     pool, labelled = pool.in_blocks(block), labelled.in_blocks(block)
+    say_if_long(strategy, pool, labelled.n, k)
     with tight(how.limit is not None), told(how.progress):
         if how.folder is None:
             return strategy.select(pool, labelled, k, key)
@@ -83,4 +87,4 @@ def select_kept(
 
 def checked(strategy: Strategy, size: Size, how: How) -> int | None:
     """How large blocks may be; MemoryLimitError where the limit is too small for this selection."""
-    return block_bytes(strategy, size, how.limit)
+    return block_bytes(strategy, size, how.limit, DEVICE_BLOCK_BYTES if size.accelerator else CPU_BLOCK_BYTES)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class Size:
         number: bytes of a number it is computed with, 4 or 8.
         labelled: rows already labelled.
         named: whether the caller gave ids.
+        accelerator: whether the rows are in the memory of one.
     """
 
     rows: int
@@ -51,6 +52,7 @@ class Size:
     number: int = 4
     labelled: int = 0
     named: bool = False
+    accelerator: bool = False
 
     def shape(self, kind: type[Signal]) -> tuple[int, ...]:
         """What one row has in the column of this kind; (1,) where there is none."""
@@ -101,12 +103,12 @@ def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
     return kept + COPIES * at_once + COPIES * size.labelled * size.row + ROOM
 
 
-def block_bytes(strategy: Strategy, size: Size, limit: int | None) -> int | None:
+def block_bytes(strategy: Strategy, size: Size, limit: int | None, most: int = CPU_BLOCK_BYTES) -> int | None:
     """How large blocks may be; None where there is no limit. MemoryLimitError where no block is small enough."""
     if limit is None:
         return None
-    if needed(strategy, size) <= limit:
-        return CPU_BLOCK_BYTES
+    if needed(strategy, size, most) <= limit:
+        return most
     least = needed(strategy, size, LEAST_BLOCK)
     if least > limit:
         raise MemoryLimitError(
@@ -124,3 +126,15 @@ def block_bytes(strategy: Strategy, size: Size, limit: int | None) -> int | None
 def smallest(strategy: Strategy, size: Size) -> int:
     """The smallest limit this selection works with."""
     return needed(strategy, size, LEAST_BLOCK)
+
+
+def check_each(checks: Iterable[Callable[[], object]]) -> None:
+    """Run checks of a limit; where some find it too small, the error of the one that needs most is raised."""
+    found: list[MemoryLimitError] = []
+    for check in checks:
+        try:
+            check()
+        except MemoryLimitError as error:
+            found.append(error)
+    if found:
+        raise max(found, key=lambda error: error.smallest)

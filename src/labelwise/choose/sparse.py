@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,11 +36,15 @@ KEPT = ("sigma", "length", "bonus", "mean", "c", "z", "u", "taken", "open")
 def memory(size: Size, a: int, b: int) -> int:
     """Bytes of a problem whose vectors are matrices (A, B), for either solver.
 
-    What rows keep, the picked rows with their weights before the last steps, a list of candidates, and R.
+    What rows keep, the picked rows with their weights before the last steps, a list of candidates, and R. The loops of
+    an accelerator lay all vectors out once more, widen some of them at a time, and may keep products of all picks.
     """
     picked = size.k * ((a + b) * (2 * size.number + 16) + 8 * 96)
     listed = 6 * 1024 * (a + b) * 8 + 16 * 1024 * 64 * 8
-    return 144 * size.rows + picked + listed + 16 * 8 * a * b
+    laid_out = size.rows * ((2 * a + b) * size.number + 96)
+    laid_out += min(size.rows * (a + b) * 8, 1 << 29) + min(size.k**2 * 8, 1 << 29)
+    laid_out += 32 * min(size.k, 8192) * (min(size.k, 8192) + 2048)  # products of picked rows, see sparse_gram.py
+    return 144 * size.rows + picked + listed + 16 * 8 * a * b + (laid_out if size.accelerator else 0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,13 @@ class Problem:
     def noise(self) -> float:
         """Entries of the gradient of f1 that are smaller are rounding."""
         return NOISE * 2 * (self.longest * (length(self.v_AB) + self.longest) + self.terms.beta)
+
+    def at(self, shard: Shard) -> Problem:
+        """The same where all rows are in this shard, for a function that runs there, be it in another process.
+
+        What it asks of the rows then is part of its own answer, and not of a journal.
+        """
+        return replace(self, pool=Shards([shard]), v_AB=self.v_AB.to(shard.device))
 
 
 @contextmanager

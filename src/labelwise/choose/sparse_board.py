@@ -51,6 +51,7 @@ class Board:
         self._undone_ids = torch.empty(0, dtype=torch.int64)
         self.undone, self.back = self._none, problem.v_AB.new_empty(0)
         self.sweeps = 0
+        self.fresh = self._swept = False  # whether c was computed afresh for the R that the last trial began with
         problem.pool.map(_begin)
         self.sweep(-problem.v_AB)
 
@@ -58,7 +59,8 @@ class Board:
         """Compute c of every row for this R."""
         self._problem.pool.map(functools.partial(_sweep, self._problem, r_AB, False))
         self._undo(self._none, self.back[:0], [])
-        self._settle(r_AB, self.eps * length(r_AB), True)
+        self._settle(r_AB, self.eps * length(r_AB))
+        self._swept = True
 
     def exact(self, r_AB: Tensor) -> tuple[int, float]:
         """The best row and its score by a sweep in float64, where rows are too near each other to be told otherwise."""
@@ -69,6 +71,8 @@ class Board:
 
     def listed(self, count: int) -> tuple[Tensor, float]:
         """The rows with the best scores, by id, and how far their scores are apart. All others are open from now."""
+        if len(self.undone) and len(self.at_AB) > COSTLY:
+            self._restore()
         best = self._problem.pool.best(functools.partial(_score, self._problem.terms.tau), count)
         free = best.values > -torch.inf
         ids = torch.cat([best.ids[free], self._undone_ids]).unique()
@@ -99,11 +103,12 @@ class Board:
         worst = problem.pool.map(functools.partial(_check, problem, check))
         beaten_T = torch.stack([one.cpu() for one in worst]).amax(0) >= 0
         good = int(beaten_T.to(torch.uint8).argmax()) if bool(beaten_T.any()) else steps
+        self.fresh, self._swept = self._swept, full and good == steps
         if full:
-            self._settle(r_AB, self.eps * length(r_AB), False)
+            self._settle(r_AB, self.eps * length(r_AB))
         else:
             moved_AB = adjoint(trial.g, after_X) / problem.k
-            self._settle(self.at_AB + moved_AB, self._blur + self.eps * float(phi_X @ after_X.abs()), False)
+            self._settle(self.at_AB + moved_AB, self._blur + self.eps * float(phi_X @ after_X.abs()))
         start = len(trial.g) - steps + good
         self._undo(trial.g[start:], -after_X[start:], trial.ids[good:])
         return good
@@ -112,8 +117,22 @@ class Board:
         """These rows are picked."""
         self._problem.pool.map(functools.partial(_take, torch.tensor(ids, dtype=torch.int64)))
 
-    def _settle(self, at_AB: Tensor, blur: float, fresh: bool) -> None:
-        self.at_AB, self._blur, self.fresh = at_AB, blur, fresh  # blur: rounding in c, as a length of R
+    def _restore(self) -> None:
+        """Take the undone rows out of c.
+
+        Otherwise a list is made by scores that these rows had changed, and its first pick is often undone again. One
+        more read of the rows, which is little beside their product with R where R has many lines.
+        """
+        problem, g = self._problem, self.undone
+        left_X, right_X = (torch.linalg.vector_norm(side, dim=1).clamp(min=TINY) for side in (g.left, g.right))
+        back_X = self.back * left_X * right_X / problem.k
+        x = Factored(g.left / left_X[:, None], g.right / right_X[:, None])
+        problem.pool.map(functools.partial(_move, problem, x, back_X / problem.k))
+        self._settle(self.at_AB + adjoint(g, self.back) / problem.k, self._blur + self.eps * float(back_X.abs().sum()))
+        self._undo(self._none, self.back[:0], [])
+
+    def _settle(self, at_AB: Tensor, blur: float) -> None:
+        self.at_AB, self._blur = at_AB, blur  # blur: rounding in c, as a length of R
         self.sweeps += 1
 
     def _undo(self, g: Factored, back: Tensor, ids: list[int]) -> None:
@@ -156,6 +175,16 @@ def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
         else:
             c_N[where] += (move_X @ along_XN).double() * unit
     return worst_T
+
+
+def _move(problem: Problem, x: Factored, move_X: Tensor, shard: Shard) -> None:
+    """Move c by these multiples of each row's products with x, rows of length one."""
+    x = Factored(*(side.to(shard.device, shard.dtype) for side in (x.left, x.right)))
+    unit = max(float(move_X.abs().max()), TINY)
+    part_X = (move_X / unit).to(shard.device, shard.dtype)
+    for where, g in problem.form.blocks(shard, 3 * len(x)):
+        along_XN = (x.left @ g.left.T).mul_(x.right @ g.right.T)
+        shard.state["c"][where] += (part_X @ along_XN).double() * unit
 
 
 def _sweep(problem: Problem, r_AB: Tensor, exact: bool, shard: Shard) -> None:

@@ -32,7 +32,7 @@ def fits(problem: Problem) -> bool:
 
 def greedy_on_device(problem: Problem, unit: bool = False) -> Picked:
     """The picks of `sparse_greedy.greedy`, for a pool of one shard."""
-    (found,) = problem.pool.map(lambda shard: _Loop(problem, shard, unit).run())
+    (found,) = problem.pool.map(lambda shard: _Loop(problem.at(shard), shard, unit).run())
     return found
 
 

@@ -8,13 +8,12 @@ the rows cannot tell apart are told apart in float64 by the kernel; where there 
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from labelwise.choose.compiled import available
 from labelwise.choose.sparse import TINY, Problem, forward, length, residual, share
 from labelwise.choose.sparse_form import wide
 from labelwise.choose.sparse_greedy import Picked
@@ -27,16 +26,10 @@ SCORERS, SLOPING, ADDING = 528, 1056, 132  # most programs of the three kinds of
 TILE, WALK, FEW = (64, 64, 4), (64, 64, 4), (16, 64, 4)  # rows, numbers of each, warps; FEW for the support
 
 
-@functools.cache
-def available() -> bool:
-    """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
-
-
 def small_enough(problem: Problem) -> bool:
     """Whether the kernels are made for rows of this shape."""
     a, b = problem.v_AB.shape
-    return available() and a <= MOST_LEFT and b <= MOST_RIGHT
+    return a <= MOST_LEFT and b <= MOST_RIGHT and available()
 
 
 def joined(problem: Problem, shard: Shard) -> Factored:
@@ -123,7 +116,7 @@ class Walk:
 
 def greedy_fused(problem: Problem) -> Picked:
     """The picks of `sparse_greedy.greedy`, for a pool of one shard."""
-    (found,) = problem.pool.map(lambda shard: _Fused(problem, shard).run())
+    (found,) = problem.pool.map(lambda shard: _Fused(problem.at(shard), shard).run())
     return found
 
 

@@ -24,6 +24,7 @@ Prox = Literal["exact", "paper"]
 # Bits that count. Iterations amplify rounding, and sums over rows round by the order of the rows: what comes out of
 # them is cut to fewer bits, so that the same rows are chosen in any order, in any block, and copies of a row are tied.
 KEY_BITS, STEP_BITS, MEAN_BITS = 32, 30, 36
+SCRATCH = 6  # times the length of a row: blocks of rows that are still in the cache, in float64, for the second product
 
 
 class Solved(NamedTuple):
@@ -153,7 +154,7 @@ def _gradient(problem: Problem, rz_AB: Tensor, shard: Shard) -> tuple[Tensor, Te
     c_N, u_N, rest_N = shard.state["c"], shard.state["u"], shard.state["z"] - 1
     r_AB = rz_AB.to(shard.device)
     along_AB = torch.zeros_like(r_AB)
-    for where, g in problem.form.blocks(shard, 3 * r_AB.shape[1]):
+    for where, g in problem.form.blocks(shard, SCRATCH * r_AB.shape[1]):
         x = wide(g)
         c_N[where] = forward(x, r_AB) / problem.k
         u_N[where] = 2 * (c_N[where] + problem.terms.beta * rest_N[where])

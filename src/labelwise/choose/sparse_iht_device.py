@@ -7,6 +7,7 @@ Once w has stopped moving, an iteration changes nothing. All of it is in float64
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import torch
@@ -55,7 +56,8 @@ class PlainWalk:
 def iht_on_device(problem: Problem, iterations: int, tolerance: float, prox: Prox) -> Solved:
     """The answer of `sparse_iht.iht`, for a pool of one shard."""
     problem = mean_cut(problem)
-    (found,) = problem.pool.map(lambda shard: _Loop(problem, shard, tolerance, prox).run(iterations))
+    loop = functools.partial(_Loop, tolerance=tolerance, prox=prox)
+    (found,) = problem.pool.map(lambda shard: loop(problem.at(shard), shard).run(iterations))
     return found
 
 

@@ -71,6 +71,10 @@ class Strategy(ABC):
         """
         return 256 * size.rows + size.k * (64 + 4 * size.row)
 
+    def work(self, size: Size) -> float:
+        """Floating-point operations, about, of a method that may take hours: choose/work.py says so at the start."""
+        return 0.0
+
     @abstractmethod
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         """k distinct rows of `pool`. `labelled` holds the rows already labelled, with the signals in needs.labelled.

@@ -22,6 +22,7 @@ from labelwise.cli import (
     strategies,
     verify,
 )
+from labelwise.cli.stopped import CODE, Stopped
 
 app = typer.Typer(
     name="labelwise",
@@ -57,9 +58,6 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
-STOPPED = 130  # the exit code of a command that was interrupted
-
-
 def main() -> None:
     """Run the command line; an error of ours is one message, not a traceback."""
     from labelwise.errors import LabelwiseError
@@ -75,6 +73,6 @@ def main() -> None:
         typer.echo(f"{error}. Make room, or see to the file; the same command goes on where it can.", err=True)
         sys.exit(1)
     except SystemExit as end:
-        if end.code == STOPPED:  # typer ends so on Ctrl-C, without a word
+        if end.code == CODE and not isinstance(end, Stopped):  # typer ends so on Ctrl-C, without a word
             typer.secho("Stopped.", fg="yellow", err=True)
         raise

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+
+from labelwise.cli.select import MAX_MEMORY
+from labelwise.cli.stopped import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +53,7 @@ def run(
     config: Path = typer.Argument(..., metavar="CONFIG.yaml", help="What to run; suite/ has examples."),
     out: Path = typer.Option(None, help="Folder of the run; runs/NAME if not given. Started again, it goes on there."),
     processes: int = typer.Option(None, min=1, help="Processes to run cells in, instead of the configuration's."),
+    max_memory: str = typer.Option(None, metavar="SIZE", help=f"{MAX_MEMORY} Instead of the configuration's."),
     plan: bool = typer.Option(False, "--plan", help="Say what would be run and what is left out, and exit."),
 ) -> None:
     """Run data sets x models x strategies x seeds: one record on disk for each round, and Ctrl-C at any time.
@@ -56,6 +61,8 @@ def run(
     Every strategy of a seed starts from the same random first batch, also those that could choose one themselves, and
     from the same weights of the model. Started again, the run goes on without repeating a round.
     """
+    from dataclasses import replace
+
     from rich.console import Console
     from rich.markup import escape
 
@@ -63,10 +70,14 @@ def run(
     from labelwise.bench.runner import changed_environment, run_suite
     from labelwise.bench.sizes import check_labels
     from labelwise.bench.suite import read_suite
+    from labelwise.choose.memory import bytes_of
     from labelwise.errors import ArgumentError
 
     console = Console()
     suite = read_suite(config)
+    if max_memory is not None:
+        bytes_of(max_memory)
+        suite = replace(suite, max_memory=max_memory)
     check_labels(suite.datasets)
     if out is None and Path(suite.name).name != suite.name:
         raise ArgumentError(f"{config}: name: expected the name of a folder, found {suite.name!r}; or give --out")
@@ -90,15 +101,23 @@ def run(
     for line in changed_environment(folder):
         console.print(f"[yellow]The environment is not that of the run:[/] {line}", highlight=False)
     steps = run_suite(suite, config.read_text(encoding="utf-8"), folder, processes)
-    again = f"labelwise bench run {config}" + ("" if out is None else f" --out {out}")
+    again = _again(config, out, processes, max_memory)
     try:
         progress = shown(steps, console)
     except KeyboardInterrupt:
         steps.close()
         there = escape(f"Every finished round is in {folder}. Go on with: {again}")
-        console.print(f"[yellow]Stopped.[/] {there}", soft_wrap=True)
-        sys.exit(130)
+        console.print(f"[yellow]Stopped.[/] {there}", highlight=False, soft_wrap=True)
+        raise Stopped from None
     _end(console, progress, folder, again)
+
+
+def _again(config: Path, out: Path | None, processes: int | None, max_memory: str | None) -> str:
+    """The command that goes on, as a shell takes it."""
+    words = ["labelwise", "bench", "run", str(config)]
+    for option, value in (("--out", out), ("--processes", processes), ("--max-memory", max_memory)):
+        words += [] if value is None else [option, str(value)]
+    return shlex.join(words)
 
 
 def _say_left_out(console: Console, left_out: list[LeftOut]) -> None:
@@ -119,8 +138,12 @@ def _end(console: Console, progress: Progress | None, folder: Path, again: str) 
     from rich.markup import escape
 
     place = escape(str(folder))
-    console.print(f"[bold]{done} of {len(progress.cells)} runs are done[/], in {place}", highlight=False)
+    console.print(
+        f"[bold]{done} of {len(progress.cells)} runs are done[/], in {place}", highlight=False, soft_wrap=True
+    )
     if not progress.failed:
+        report = f"labelwise bench report {shlex.quote(str(folder))}"
+        console.print(f"What they show: {report}", highlight=False, soft_wrap=True, markup=False)
         return
     console.print(f"[red]{len(progress.failed)} failed[/]; {place}/failures.txt has the tracebacks:", soft_wrap=True)
     for name, text in progress.failed.items():
@@ -155,6 +178,7 @@ def replay(
     seeds: int = typer.Option(5, min=1, help="Runs of each strategy, each with its own test rows and first labels."),
     k: int = typer.Option(None, "-k", "--k", min=1, help="Labels of each round; a tenth of the rows otherwise."),
     test: float = typer.Option(0.3, help="Share of the labelled rows to test on."),
+    max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     out: Path = typer.Option(Path("labelwise-replay"), help="Folder for the page, the picture and the records."),
 ) -> None:
     """Replay a labelling project: strategies beside random on its labelled rows, with its features and its model.
@@ -163,7 +187,7 @@ def replay(
     """
     from labelwise.cli.replay import replay as run_replay
 
-    run_replay(project, strategies, seeds, k, test, out)
+    run_replay(project, strategies, seeds, k, test, out, max_memory)
 
 
 if find_spec("labelwise.bench.evidence") is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from labelwise.cli.stopped import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -156,7 +156,7 @@ def finish(plan: Comparison, records: list[Record], out: Path, console: Console,
     ):
         console.print(f"  {escape(str(out / name))}  [dim]{what}[/]", highlight=False, soft_wrap=True)
     if stopped:
-        raise typer.Exit(130)
+        raise Stopped
     console.print("[bold]Next[/]")
     for line, what in about.next:
         console.print(f"  {line}  [dim]{what}[/]", highlight=False, soft_wrap=True)
@@ -171,29 +171,24 @@ def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console:
     if not whole:
         kept = "; nothing was written" if not about.goes_on else ""
         console.print(f"[yellow]Stopped before the first seed was done for every recipe{kept}.[/]{on}")
-        raise typer.Exit(130)
+        raise Stopped
     if (out / "records.jsonl").exists() and not about.goes_on:
         console.print(
             f"[yellow]Stopped.[/] {escape(str(out))} holds the results of an earlier run; they were kept as they are."
         )
-        raise typer.Exit(130)
+        raise Stopped
     console.print(f"[yellow]Stopped.[/] Seeds that every recipe finished: {len({r.seed for r in whole})}.{on}")
     return whole
 
 
 def _write(records: list[Record], table: Table, out: Path, about: About) -> None:
-    from labelwise.report import csv_text, learning_curves, markdown, png, summarise, write, write_page
-    from labelwise.report.atomic import write_pieces, write_text
+    from labelwise.report import csv_text, learning_curves, markdown, page_html, png, summarise, write, write_text
+    from labelwise.report.atomic import write_pieces
 
     write(out / "records.jsonl", records)
-    write_page(
-        out / "report.html",
-        records,
-        title=about.title,
-        command="labelwise " + shlex.join(sys.argv[1:]),
-        protocol=about.protocol,
-        metric=about.metric,
-    )
+    command = "labelwise " + shlex.join(sys.argv[1:])
+    page = page_html(records, title=about.title, command=command, protocol=about.protocol, metric=about.metric)
+    write_text(out / "report.html", page)
     write_pieces(out / "curves.png", [png(learning_curves(records, about.metric))])
     for name, one in (("table", table), *((f"table-{other}", summarise(records, other)) for other in about.others)):
         write_text(out / f"{name}.csv", csv_text(one))

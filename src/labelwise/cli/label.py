@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.select import MAX_MEMORY
+from labelwise.cli.stopped import Stopped
+
 if TYPE_CHECKING:
     from labelwise.project import Project, Settings
     from labelwise.project.features import Say
@@ -18,6 +21,7 @@ HOST = typer.Option("127.0.0.1", help="Address the page listens on. Elsewhere th
 PORT = typer.Option(8765, help="Port of the page; a taken one gives the next free one.")
 TOKEN = typer.Option(None, help="Token the page asks for; one is made up where it needs one.")
 NO_OPEN = typer.Option(False, "--no-open", help="Do not open a browser.")
+LIMIT = typer.Option(None, "--max-memory", metavar="SIZE", help=MAX_MEMORY)
 NAMES = typer.Option(None, "--name", help="Further host names the page answers to, behind a proxy.")
 
 
@@ -35,6 +39,7 @@ def label(
     test_share: float = typer.Option(0.15, min=0.0, max=0.9, help="Share of each round drawn at random, to measure."),
     store: str = typer.Option("", metavar="URL", help="Keep answers in PostgreSQL: its address, or env:VARIABLE."),
     seed: int = typer.Option(0, min=0, help="The only source of chance."),
+    max_memory: str = LIMIT,
     host: str = HOST,
     port: int = PORT,
     token: str = TOKEN,
@@ -57,16 +62,17 @@ def label(
         _check_same(where, path, classes, regress, text, features)
         fixed = {"encoder": encoder, "k": k, "recipe": recipe, "people": people, "test_share": test_share, "seed": seed}
         _say_kept(where, {**fixed, "store": store or None})
-        show(where, host, port, token, not no_open, name or [])
+        show(_opened(where, max_memory), host, port, token, not no_open, name or [])
         return
     settings = settings_of(
-        path, where, classes, regress, text, features, encoder, k, recipe, people, test_share, store, seed
+        path, where, classes, regress, text, features, encoder, k, recipe, people, test_share, store, seed, max_memory
     )
     show(make(where, settings), host, port, token, not no_open, name or [])
 
 
 def resume(
     project: Path = typer.Argument(..., help="The project folder."),
+    max_memory: str = LIMIT,
     host: str = HOST,
     port: int = PORT,
     token: str = TOKEN,
@@ -74,7 +80,7 @@ def resume(
     name: list[str] = NAMES,
 ) -> None:
     """Open the labelling page of a project again."""
-    show(project, host, port, token, not no_open, name or [])
+    show(_opened(project, max_memory), host, port, token, not no_open, name or [])
 
 
 def beside(path: Path) -> Path:
@@ -98,6 +104,7 @@ def settings_of(
     test_share: float,
     store: str,
     seed: int,
+    max_memory: str | None = None,
 ) -> Settings:
     """The settings of a new project, from what was asked for and what is found at `path`."""
     from labelwise.errors import ArgumentError
@@ -125,6 +132,7 @@ def settings_of(
         recipe=recipe or usual,
         seed=seed,
         store=checked_address(store) if store else "",
+        max_memory=max_memory or "",
     )
 
 
@@ -137,7 +145,7 @@ def make(where: Path, settings: Settings) -> Project:
             made = Project.create(where, settings, say)
     except KeyboardInterrupt:
         typer.secho("Stopped; the same command goes on where it was.", fg="yellow", err=True)
-        raise typer.Exit(130) from None
+        raise Stopped from None
     rows = {"image": "images", "text": "texts", "table": "rows"}[settings.kind]
     typer.echo(
         f"Project {where}: {len(made.pool):,} {rows}, features by {made.about.encoder} ({made.about.width} columns)."
@@ -174,15 +182,23 @@ def show(project: Path | Project, host: str, port: int, token: str | None, brows
         opened.close()
 
 
-def _opened(folder: Path) -> Project:
-    """The project in `folder`, its features computed again where they are gone."""
+def _opened(folder: Path, max_memory: str | None = None) -> Project:
+    """The project in `folder`, its features computed again where they are gone; with a new limit, if one is given."""
+    from labelwise.errors import LabelwiseError
     from labelwise.project import Project
     from labelwise.project.renew import renew
 
     with _display() as say:
         if renew(folder, say):
             typer.echo("The features of the project were gone, and were computed again.")
-    return Project.open(folder)
+    project = Project.open(folder)
+    if max_memory is not None:
+        try:
+            project.limit_memory(max_memory)
+        except LabelwiseError:
+            project.close()
+            raise
+    return project
 
 
 def _check_same(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def replay(project: Path, strategies: str | None, seeds: int, k: int | None, test: float, out: Path) -> None:
+def replay(
+    project: Path, strategies: str | None, seeds: int, k: int | None, test: float, out: Path, max_memory: str | None
+) -> None:
     """Compare strategies on the labelled rows of a project and write what came out; stopped, it goes on."""
     from contextlib import closing
 
     import torch
     from rich.console import Console
 
-    from labelwise.bench.kept_runs import KeptRuns
+    from labelwise.bench.compare import Trial, compare_kept, kept_in
+    from labelwise.bench.limits import check_curves
     from labelwise.bench.replay import ONLY, replay_of
     from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
     from labelwise.errors import ArgumentError
@@ -25,9 +28,9 @@ def replay(project: Path, strategies: str | None, seeds: int, k: int | None, tes
         found = replay_of(opened)
     plan = found.plan(names_of(strategies or found.recipe), seeds, k, test)
     check_place(out)
+    trial = Trial(lambda seed: found.data(seed, test), found.learner, "linear", max_memory)
+    check_curves(max_memory, (trial.curve(plan, name, 0, trial.data(0)) for name in plan.recipes))
     about = {"rows": found.digest, "test": test, "start": plan.start, "k": plan.k, "rounds": plan.n}
-    kept = KeptRuns(out, about)
-    resumed = kept.open()
     torch.set_num_threads(1)  # products this small are faster on one thread
     console = Console()
     last = plan.start + plan.n * plan.k
@@ -38,10 +41,6 @@ def replay(project: Path, strategies: str | None, seeds: int, k: int | None, tes
         highlight=False,
     )
     console.print(f"[yellow]note[/] {ONLY}.", highlight=False)
-    on = " Going on with the runs that are there." if resumed else ""
-    console.print(
-        f"{', '.join(plan.recipes)}: {len(plan.seeds)} seeds each, {plan.start} to {last} labels.{on}", highlight=False
-    )
     protocol = {
         "Data": f"{found.name}: {len(found.rows)} labelled rows, {found.test_rows} of them from the test slice; each "
         f"seed sets {aside} others aside to test on",
@@ -55,6 +54,11 @@ def replay(project: Path, strategies: str | None, seeds: int, k: int | None, tes
         ((f"labelwise bench replay {project} --seeds 20", "more seeds, narrower intervals"),),
         goes_on=True,
     )
-    records = kept.records(plan, lambda seed: found.data(seed, test), found.learner, "linear")
-    taken, stopped = watch(plan, records, console, told)
-    finish(plan, taken, out, console, stopped, told)
+    with kept_in(out, about) as resumed:
+        on = " Going on with the runs that are there." if resumed else ""
+        console.print(
+            f"{', '.join(plan.recipes)}: {len(plan.seeds)} seeds each, {plan.start} to {last} labels.{on}",
+            highlight=False,
+        )
+        taken, stopped = watch(plan, compare_kept(plan, trial, out), console, told)
+        finish(plan, taken, out, console, stopped, told)

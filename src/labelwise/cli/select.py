@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelwise.choose import Selection
     from labelwise.cli.shown import Shown
 
+MAX_MEMORY = "What a selection may hold beside data and model: 4GB, 512MB. Too small is refused, with what works."
 _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
 
 
@@ -36,9 +37,7 @@ def select(
     labelled_duals: str = typer.Option(None, metavar="FILE", help="Duals of the labelled rows (L,)."),
     labelled_y: str = typer.Option(None, metavar="FILE", help="Labels of the labelled rows (L,)."),
     seed: int = typer.Option(0, help="The only source of chance."),
-    max_memory: str = typer.Option(
-        None, metavar="SIZE", help="What the selection may hold beside the files: 4GB, 512MB. Too small is refused."
-    ),
+    max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     folder: Path = typer.Option(
         None, metavar="DIR", help="Keep how far a long selection is; the same command goes on after a stop or a kill."
     ),

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from labelwise.cli.select import MAX_MEMORY
 
+if TYPE_CHECKING:
     from rich.console import Console
 
     from labelwise.bench.compare import Comparison
     from labelwise.bench.data import Data
-    from labelwise.bench.kept_runs import KeptRuns
     from labelwise.bench.own_table import OwnTable
     from labelwise.report.record import Record
 
@@ -46,9 +45,12 @@ def simulate(
     ),
     rounds: int = typer.Option(10, min=1, help="Rounds after the first labels."),
     k: int = typer.Option(20, "-k", "--k", min=1, help="Labels of each round."),
-    start: int = typer.Option(None, min=2, help="First labels, drawn at random; as many as -k otherwise."),
+    start: int = typer.Option(
+        None, min=2, help="First labels; as many as -k otherwise. At random, unless the strategy (typiclust) chooses."
+    ),
     seeds: int = typer.Option(5, min=1, help="Runs of each strategy, each with its own split and first labels."),
     test: float = typer.Option(0.2, help="Share of the rows (of the groups) to test on."),
+    max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     out: Path = typer.Option(
         Path("labelwise-simulate"), help="Folder for the page, the picture and the records; a stopped run goes on."
     ),
@@ -59,12 +61,13 @@ def simulate(
 
     The known labels are hidden and asked for batch by batch, as if people gave them. After each batch a small network
     is trained anew and measured on rows set aside. The page says what each strategy saved, with a 95 % interval.
-    Stopped with Ctrl-C, or killed, the same command goes on from the last finished run.
+    Stopped with Ctrl-C, or killed, the same command goes on from the last finished round.
     """
+    import torch
     from rich.console import Console
 
-    from labelwise.bench.compare import Comparison
-    from labelwise.bench.kept_runs import KeptRuns
+    from labelwise.bench.compare import Comparison, Trial, compare_kept, kept_in
+    from labelwise.bench.limits import check_curves
     from labelwise.bench.own_table import read_own
     from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
     from labelwise.errors import ArgumentError
@@ -81,15 +84,18 @@ def simulate(
     rows = own.data(0, test)
     _check_plan(plan, rows, min(int((~own.aside(seed, test)).sum()) for seed in plan.seeds))
     check_place(out)
-    kept = KeptRuns(out, _asked(table, own, plan, test, group))
+    trial = Trial(lambda seed: own.data(seed, test), learner_for, "mlp", max_memory)
+    check_curves(max_memory, (trial.curve(plan, name, 0, rows) for name in plan.recipes))
     console = Console()
-    _introduce(console, own, rows, plan, resumed=kept.open())
     others = ("r2",) if own.task == "regress" else ()
     protocol = _protocol(own, rows, group)
     about = About(f"{table.name}: learning {target}", own.metric, protocol, NEXT, goes_on=True, others=others)
-    records, stopped = watch(plan, _records(plan, kept, own, test), console, about)
-    _warn(console, own, plan, records)
-    finish(plan, records, out, console, stopped, about)
+    torch.set_num_threads(1)  # products this small are faster on one thread
+    with kept_in(out, _asked(table, own, plan, test, group)) as resumed:
+        _introduce(console, own, rows, plan, resumed)
+        records, stopped = watch(plan, compare_kept(plan, trial, out), console, about)
+        _warn(console, own, plan, records)
+        finish(plan, records, out, console, stopped, about)
 
 
 def learner_for(data: Data, recipe: str) -> Any:
@@ -111,13 +117,6 @@ def learner_for(data: Data, recipe: str) -> Any:
     )
     drawn = any(isinstance(signal, LogProbs) for signal in get(recipe).strategy.needs.pool)
     return laplace(learner) if drawn and not number else learner
-
-
-def _records(plan: Comparison, kept: KeptRuns, own: OwnTable, test: float) -> Iterator[Record]:
-    import torch
-
-    torch.set_num_threads(1)  # products this small are faster on one thread
-    return kept.records(plan, lambda seed: own.data(seed, test), learner_for, "mlp")
 
 
 def _check_plan(plan: Comparison, data: Data, free: int) -> None:

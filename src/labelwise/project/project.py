@@ -23,7 +23,7 @@ from labelwise.project.recipe import check_recipe
 from labelwise.project.settings import Kind, Settings, is_project, read_settings
 from labelwise.project.slices import reserve
 from labelwise.project.source import Data, Images, Rows, Texts, fingerprint, open_data
-from labelwise.project.standing import last_seq, session_of, standing
+from labelwise.project.standing import check_limit, last_seq, session_of, standing
 from labelwise.project.store import Item, Store
 from labelwise.project.suspects import Suspect, read_suspects
 from labelwise.project.working import Working, read_working
@@ -150,6 +150,13 @@ class Project:
         known = standing(self.store, self.settings, self.reserve, last_seq(self.store))
         return session_of(self.pool, self.settings, self.reserve, known)
 
+    def limit_memory(self, max_memory: str) -> None:
+        """Choose rounds within this much memory from now on; too small a limit is refused, and the one before stays."""
+        settings = replace(self.settings, max_memory=max_memory)
+        check_limit(self.pool, settings)
+        settings.write(self.folder)
+        self.settings = settings
+
     def close(self) -> None:
         """Close the store."""
         self.store.close()
@@ -225,6 +232,7 @@ def _created(where: Path, settings: Settings, say: Say) -> Project:
         raise SourceError(f"{settings.path(where)}: {len(data)} rows; a project needs at least 4 to choose from")
     encoder = encoder_of(settings.encoder, settings.kind, data)
     about = features.compute(where / "features", data, encoder, fingerprint(settings.path(where), data), say)
+    check_limit(features.pool_of(where / "features", dict(zip(data.ids.tolist(), data.refs))), settings)
     say("writing the list of rows", 0, 0)
     broken = dict(about.broken)
     items = [Item(row, ref) for row, ref in zip(data.ids.tolist(), data.refs) if row not in broken]

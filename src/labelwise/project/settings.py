@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
+from labelwise.choose.memory import bytes_of
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.report.atomic import write_text
 
@@ -41,6 +42,8 @@ class Settings:
         recipe: how batches are chosen.
         seed: the only source of chance.
         store: address of the store; "" is a file in the project folder. Never holds a password.
+        max_memory: what choosing a round may hold beside data and model, such as "4GB"; "" is no limit. It decides no
+            pick, and is the one setting that can be changed later.
         fingerprint: of the data when the project was made, written by it; "" in projects of before it was kept here.
     """
 
@@ -60,6 +63,7 @@ class Settings:
     recipe: str = "typiclust+badge"
     seed: int = 0
     store: str = ""
+    max_memory: str = ""
     fingerprint: str = ""
 
     def __post_init__(self) -> None:
@@ -71,6 +75,7 @@ class Settings:
                 raise ArgumentError(f"{what} must be a share from 0 to below 1, found {share!r}")
         if self.kind not in ("image", "text", "table") or self.task not in ("classify", "regress"):
             raise ArgumentError(f"a project is of images, texts or a table, found {self.kind!r}, {self.task!r}")
+        bytes_of(self.max_memory or None)
         object.__setattr__(self, "classes", checked_classes(self.classes))
         object.__setattr__(self, "columns", tuple(self.columns))
         if self.task == "regress" and self.classes:

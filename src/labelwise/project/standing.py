@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from labelwise.choose.memory import check_each
+from labelwise.loop import check_memory
 from labelwise.pool import Pool
 from labelwise.project.head import head_learner
 from labelwise.project.settings import Settings
 from labelwise.project.store import Round, Store
 from labelwise.session import Session
+
+ROUNDS = 50  # for which a limit on memory has to be enough when a project is made: labelled rows are held too
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,28 @@ def session_of(pool: Pool, settings: Settings, order: np.ndarray, known: Standin
         classes=known.classes or None,
         task=settings.task,
         seed=settings.seed,
+        max_memory=settings.max_memory or None,
     )
     if known.train:
         rows_told = list(known.train)
         labels = [known.train[row] for row in rows_told]
         session.tell(rows_told, labels if settings.task == "regress" else [int(label) for label in labels])
     return session
+
+
+def check_limit(pool: Pool, settings: Settings) -> None:
+    """Raise MemoryLimitError now where the limit of the settings is too small for the first rounds of this pool."""
+    if not settings.max_memory:
+        return
+    rounds = max(1, min(ROUNDS, (len(pool) - 2) // settings.k))
+    rows = dict(zip(pool.ids[:2].tolist(), (0.0, 1.0)))  # any answers give a model of the size there will be
+    check_each((partial(_check, pool, settings, {}, 1), partial(_check, pool, settings, rows, rounds)))
+
+
+def _check(pool: Pool, settings: Settings, train: dict[int, float], rounds: int) -> None:
+    named = settings.classes if len(settings.classes) > 1 else ("one", "other")
+    known = Standing(0, named if settings.task == "classify" else (), train, {}, frozenset(), 0, ())
+    check_memory(session_of(pool, settings, np.empty(0, np.int64), known), settings.k, rounds)
 
 
 def _classes(store: Store, after: int) -> list[str]:

@@ -3,6 +3,7 @@
 The figure and the page need matplotlib (extra "bench"), which is imported when one is drawn.
 """
 
+from labelwise.report.atomic import write_text
 from labelwise.report.curves import (
     Band,
     Curves,
@@ -17,7 +18,7 @@ from labelwise.report.curves import (
 )
 from labelwise.report.figure import png, svg
 from labelwise.report.metric import Metric, metric_named
-from labelwise.report.page import page_html, write_page
+from labelwise.report.page import page_html
 from labelwise.report.record import Record, append, from_json, read_records, write
 from labelwise.report.saved import Saved, labels_saved, verdict
 from labelwise.report.table import Row, Stat, Table, cells, csv_text, header, markdown, summarise
@@ -54,5 +55,5 @@ __all__ = [
     "svg",
     "verdict",
     "write",
-    "write_page",
+    "write_text",
 ]

@@ -6,52 +6,18 @@ It asks nothing of any server: style and figure are inside, and a content securi
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.report import figure
-from labelwise.report.atomic import write_text
 from labelwise.report.curves import SPREADS, Curves, Spread, band, learning_curves
 from labelwise.report.html import box, document, pairs, text
 from labelwise.report.metric import Metric
 from labelwise.report.record import Record
 from labelwise.report.saved import Level, Saved
 from labelwise.report.table import Row, Table, cells, header, summarise
-
-
-def write_page(
-    path: str | os.PathLike[str],
-    records: Sequence[Record],
-    *,
-    title: str,
-    command: str,
-    protocol: Mapping[str, str] | None = None,
-    metric: str = "accuracy",
-    higher: bool | None = None,
-    counts: Sequence[int] | None = None,
-    against: str = "random",
-    level: Level = "common",
-    spread: Spread = "t95",
-    key: Key | None = None,
-) -> None:
-    """Write the page of these records to `path`, atomically. The arguments are those of `page_html`."""
-    page = page_html(
-        records,
-        title=title,
-        command=command,
-        protocol=protocol,
-        metric=metric,
-        higher=higher,
-        counts=counts,
-        against=against,
-        level=level,
-        spread=spread,
-        key=key,
-    )
-    write_text(path, page)
 
 
 def page_html(
@@ -68,7 +34,7 @@ def page_html(
     spread: Spread = "t95",
     key: Key | None = None,
 ) -> str:
-    """The page as HTML text.
+    """The page as HTML text; `atomic.write_text` puts it into a file.
 
     `title` names the comparison ("Handwritten digits, small network"), `command` is the one that made it, and
     `protocol` holds what the records cannot know: data, model, training. Strategies, seeds, label counts and the

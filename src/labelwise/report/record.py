@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -99,14 +101,15 @@ def append(path: str | os.PathLike[str], record: Record) -> None:
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Every record of the file, in order.
+    """Every record of the file, in order; one whose name ends in .gz is unpacked.
 
     A last line that was torn when its writer was killed is left out; whatever else cannot be read is a
     StoreError that names the file and the line.
     """
     try:
         content = Path(path).read_bytes()
-    except OSError as error:
+        content = gzip.decompress(content) if Path(path).suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
         raise StoreError(f"The records in {os.fspath(path)!r} cannot be read: {error}.") from error
     lines = content.split(b"\n")
     if not lines[-1] or _torn(lines[-1]):

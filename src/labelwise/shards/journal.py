@@ -181,6 +181,8 @@ def _fingerprint(shards: Shards) -> str:
 
 def _digest(shard: Shard) -> str:
     found = hashlib.sha256(shard.ids.cpu().numpy().tobytes())
+    if shard.device.type != "cpu":  # kept answers hold tensors of it: on another device the selection begins anew
+        found.update(str(shard.device).encode())
     step = max(1, len(shard) // SAMPLE)
     for signal, column in shard.columns.items():
         some = column[::step].detach().cpu()

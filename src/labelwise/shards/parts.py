@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from labelwise.pool import Pool
-from labelwise.shards.place import column_file, place, place_aside
+from labelwise.shards.place import Home, column_file, place_by
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
+from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal, stored
 
 MADE = "made"  # the file that says that a part is whole
@@ -100,8 +102,10 @@ def _mapped(file: np.memmap, where: slice) -> Mapped:
 class ReadPart:
     """Makes a shard by reading some rows of a pool with a copy of the model.
 
-    Its columns are in mapped files in `folder`, in temporary ones if `aside`, else in memory. Made again after a loss,
-    it maps the files that it had finished; `token` tells them from those of another model.
+    Its columns go where `rule` says, asked in the process that makes it, files into `folder` if there is one. Made
+    again after a loss, it maps the files that it had finished; `token` tells them from those of another model.
+
+    The model travels as one of the CPU: there may be no accelerator where it arrives, or another one.
     """
 
     reader: Reader | None
@@ -111,23 +115,49 @@ class ReadPart:
     batch: int
     labelled: Labelled
     folder: Path | None
-    aside: bool = False
+    rule: Callable[[Rows], Home] | None = None
     token: str = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "reader": _packed(self.reader)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, reader=_unpacked(state["reader"]))
 
     def __call__(self) -> Shard:
         if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
             files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
             return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
-        _to_device(getattr(self.reader, "model", None))
-        stream = read(self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
-        if self.aside and self.folder is None:
-            placed = place_aside(stream, len(self.ids))
-        else:
-            placed = place(stream, len(self.ids), self.folder)
-            if self.folder is not None and self.token:
-                _finish(self.folder, self.token)
+        for model in _models(self.reader):
+            _to_device(model)
+        stream = read(self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled, device=None)
+        placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
+        if self.folder is not None and self.token:
+            _finish(self.folder, self.token)
         (shard,) = placed.map(lambda one: one)
         return shard
+
+
+def _in_memory(first: Rows) -> Home:
+    return Home()
+
+
+def _packed(reader: Reader | None) -> bytes | None:
+    """A model as bytes that a process without its device can read."""
+    if reader is None:
+        return None
+    from ray import cloudpickle  # a network may be of a class that no module holds
+
+    stream = io.BytesIO()
+    torch.save(reader, stream, pickle_module=cloudpickle)
+    return stream.getvalue()
+
+
+def _unpacked(packed: bytes | None) -> Reader | None:
+    if packed is None:
+        return None
+    found: Reader = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=False)
+    return found
 
 
 def _opened(file: Path) -> Tensor:
@@ -147,6 +177,13 @@ def _finish(folder: Path, token: str) -> None:
     fresh = folder / f"{MADE}.new"
     fresh.write_text(token)
     os.replace(fresh, folder / MADE)
+
+
+def _models(reader: Any) -> Iterator[Any]:
+    """The networks that a reader reads with."""
+    yield getattr(reader, "model", None)
+    for member in getattr(reader, "members", ()):
+        yield from _models(member)
 
 
 def _to_device(model: Any) -> None:

@@ -1,11 +1,12 @@
-"""Placing rows: a stream of Rows, or whole arrays, become Shards in memory or in mapped files."""
+"""Placing rows: a stream of Rows, or whole arrays, become Shards in memory, on an accelerator or in mapped files."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import StoreError
+from labelwise.shards.devices import CPU
 from labelwise.shards.shards import Shard, Shards, computed_in
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
@@ -34,10 +36,42 @@ def shards_of(
     )
 
 
-def place(stream: Iterable[Rows], n: int, folder: Path | None = None) -> Shards:
-    """Shards from a stream of `n` rows: kept in memory, or in mapped files in `folder` when one is given.
+@dataclass(frozen=True)
+class Home:
+    """Where rows go: memory of `device`, or `files`; in blocks of so many bytes, and what the notes say of it."""
 
-    The columns are written as the stream comes, so that the whole pool is never held twice.
+    device: torch.device = CPU
+    files: bool = False
+    block: int | None = None
+    said: str = ""
+
+
+def place_by(
+    rule: Callable[[Rows], Home], stream: Iterable[Rows], n: int, folder: Path | None = None
+) -> tuple[Shards, Home]:
+    """Shards from a stream of `n` rows, where `rule` says when it has seen the first of them, and what it said.
+
+    Files are in `folder`, or without a name where there is none.
+    """
+    coming = iter(stream)
+    first = list(itertools.islice(coming, 1))
+    home = rule(first[0]) if first else Home()
+    whole = itertools.chain(first, coming)
+    aside = home.files and folder is None
+    shards = place_aside(whole, n) if aside else place(whole, n, folder, home.device)
+    shards.map(lambda shard: _settle(shard, home))
+    return shards, home
+
+
+def _settle(shard: Shard, home: Home) -> None:
+    shard.block_bytes, shard.said = home.block, home.said
+
+
+def place(stream: Iterable[Rows], n: int, folder: Path | None = None, device: torch.device = CPU) -> Shards:
+    """Shards from a stream of `n` rows: kept in memory of `device`, or in mapped files in `folder` when one is given.
+
+    The columns are written as the stream comes, so that the whole pool is never held twice. What was computed on the
+    device is copied inside it, and nothing waits for the host.
     """
     ids_N = torch.empty(n, dtype=torch.int64)
     columns: dict[Signal, Tensor] = {}
@@ -48,14 +82,14 @@ def place(stream: Iterable[Rows], n: int, folder: Path | None = None) -> Shards:
             raise StoreError(f"expected {n} rows from the stream, found more; the pool changed while it was read")
         ids_N[start:stop] = rows.ids
         if start == 0:
-            columns = {signal: _column(signal, n, values, folder) for signal, values in rows.columns.items()}
+            columns = {signal: _column(signal, n, values, folder, device) for signal, values in rows.columns.items()}
         _check_form(columns, rows)
         for signal, values in rows.columns.items():
-            columns[signal][start:stop] = values.cpu()
+            columns[signal][start:stop].copy_(values)
         start = stop
     if start != n:
         raise StoreError(f"expected {n} rows from the stream, found {start}; the pool changed while it was read")
-    return shards_of(ids_N, columns)
+    return shards_of(ids_N.to(device), columns)
 
 
 def place_aside(stream: Iterable[Rows], n: int) -> Shards:
@@ -83,11 +117,11 @@ def column_file(folder: Path, signal: Signal) -> Path:
     return folder / (re.sub(r"[^a-z0-9]+", "-", repr(signal).lower()).strip("-") + ".npy")
 
 
-def _column(signal: Signal, n: int, first: Tensor, folder: Path | None) -> Tensor:
+def _column(signal: Signal, n: int, first: Tensor, folder: Path | None, device: torch.device) -> Tensor:
     """An empty column for n rows shaped like those of `first`."""
     shape = (n, *first.shape[1:])
     if folder is None:
-        return torch.empty(shape, dtype=first.dtype)
+        return torch.empty(shape, dtype=first.dtype, device=device)
     folder.mkdir(parents=True, exist_ok=True)
     path = column_file(folder, signal)
     # NumPy has no bfloat16: its values are kept in float32, which holds them exactly.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from labelwise.errors import ArgumentError, StoreError, extra
+from labelwise.shards.devices import CPU, carried
 from labelwise.shards.heap import TIGHT, keep_pieces_up_to
 from labelwise.shards.shards import Shard, Shards
 
@@ -161,7 +162,8 @@ class _Holder:
         self.shard = maker()
 
     def run(self, fn: Callable[[Shard], Any]) -> Any:
-        return fn(self.shard)
+        answer = fn(self.shard)
+        return answer if self.shard.device == CPU else carried(answer, CPU)  # who asked may have no accelerator
 
     def rerun(self, fn: Callable[[Shard], Any]) -> None:
         """Run a function whose answer is known."""
@@ -169,9 +171,11 @@ class _Holder:
 
     def state(self) -> tuple[dict[str, Any], bool]:
         kept = {"state": dict(self.shard.state), "shift": dict(self.shard.shift), "block": self.shard.block_bytes}
-        return kept, True
+        return (kept if self.shard.device == CPU else carried(kept, CPU)), True
 
     def restore(self, kept: dict[str, Any]) -> None:
+        if self.shard.device != CPU:
+            kept = carried(kept, self.shard.device)
         self.shard.state.update(kept["state"])
         self.shard.shift.update(kept["shift"])
         self.shard.block_bytes = kept["block"]

@@ -66,6 +66,7 @@ class Shard:
         self.state: dict[str, Tensor] = {}
         self.shift: dict[Signal, Tensor] = {}  # what is taken off a column when it is read, see choose/centre.py
         self.block_bytes: int | None = None  # of a block and its scratch; None is what suits the device
+        self.said = ""  # where the rows were placed, for the notes of a selection; nothing where it goes without saying
         self._whose = whose  # what a row is called in an error
         self._checked = False
 

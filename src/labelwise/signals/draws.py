@@ -47,6 +47,11 @@ class HeadDraws:
     weight_KOD: Tensor
     bias_KO: Tensor | None  # (K, O), or (1, O) where all draws share it
 
+    def on(self, device: torch.device) -> HeadDraws:
+        """The same on a device: else they are brought there again with every batch."""
+        bias_KO = None if self.bias_KO is None else self.bias_KO.to(device)
+        return HeadDraws(self.weight_KOD.to(device), bias_KO)
+
     def of_embedding(self, h_BD: Tensor) -> Tensor:
         weight_KOD = self.weight_KOD.to(h_BD.device)
         draws, outputs, width = weight_KOD.shape

@@ -33,12 +33,13 @@ class EnsembleReader:
         shared = tuple(signal for signal in wanted if not isinstance(signal, Embedding))
         first = self.members[0].read(inputs, tuple(wanted))
         found = [first, *(member.read(inputs, shared) for member in self.members[1:])] if shared else [first]
+        home = next(iter(first.values())).device if first else torch.device("cpu")  # members may be on several
         columns: dict[Signal, Tensor] = {}
         for signal in signals:
             if isinstance(signal, LogProbs):
-                columns[signal] = torch.stack([one[Probs()].log() for one in found], 1)
+                columns[signal] = torch.stack([one[Probs()].to(home).log() for one in found], 1)
             elif isinstance(signal, Probs | LabelProbs | Prediction):
-                columns[signal] = torch.stack([one[signal] for one in found]).mean(0)
+                columns[signal] = torch.stack([one[signal].to(home) for one in found]).mean(0)
             elif isinstance(signal, Embedding):
                 columns[signal] = first[signal]
             else:

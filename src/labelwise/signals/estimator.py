@@ -64,10 +64,7 @@ class EstimatorReader:
         )
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
-        rows = estimator_inputs(inputs)
-        features = rows if self.steps is None else self.steps.transform(rows)
-        wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
-        dtype = torch.float64 if wide else torch.float32
+        features, dtype = _taken(inputs, self.steps)
         columns: dict[Signal, Tensor] = {}
         p_BC: Tensor | None = None
         if any(isinstance(signal, Probs | LabelProbs) for signal in signals):
@@ -97,10 +94,7 @@ class RegressorReader:
         return all(isinstance(part, Prediction | Embedding) for part in signal.stored())
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
-        rows = estimator_inputs(inputs)
-        features = rows if self.steps is None else self.steps.transform(rows)
-        wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
-        dtype = torch.float64 if wide else torch.float32
+        features, dtype = _taken(inputs, self.steps)
         columns: dict[Signal, Tensor] = {}
         for signal in signals:
             if isinstance(signal, Prediction):
@@ -110,6 +104,13 @@ class RegressorReader:
             else:
                 raise NeedError(f"{signal!r} is not given by RegressorReader; it gives Prediction, Embedding.")
         return columns
+
+
+def _taken(inputs: Any, steps: Any) -> tuple[Any, torch.dtype]:
+    """What the final step of a pipeline takes of these rows, and the dtype of what is read of them."""
+    rows = estimator_inputs(inputs)
+    wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
+    return rows if steps is None else steps.transform(rows), torch.float64 if wide else torch.float32
 
 
 def predictions(regressor: Any, features: Any) -> Tensor:

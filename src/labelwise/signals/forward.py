@@ -75,6 +75,10 @@ class ModelReader:
         self._checked = False
         self._gradients: GradientColumns | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What was found of gradients is found again by a copy, which may be on another device."""
+        return {**self.__dict__, "_gradients": None}
+
     def gives(self, signal: Signal) -> bool:
         known = Prediction | Embedding if self.units is not None else Probs | LabelProbs | Embedding
         if self.draws is not None and self.units is None:
@@ -164,7 +168,7 @@ class ModelReader:
         """The logits (B, C) of a batch, on the CPU."""
         with at_rest(self.model):
             output = forward(self.model, inputs, self.autocast)
-        return settled(heads.logits_of(output, self.output, count(inputs)))
+        return settled(heads.logits_of(output, self.output, count(inputs)), "cpu")
 
     @property
     def head_name(self) -> str | None:

@@ -29,7 +29,10 @@ class Reader(Protocol):
         """Whether it can give `signal`."""
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
-        """One column for each of `signals` (stored ones), for a batch of inputs, in one pass whatever is asked."""
+        """One column for each of `signals` (stored ones), for a batch of inputs, in one pass whatever is asked.
+
+        A column is left on the device that computed it: a selection may go on there.
+        """
 
 
 def read(
@@ -39,11 +42,12 @@ def read(
     signals: tuple[Signal, ...],
     batch: int = 256,
     labelled: Labelled | None = None,
+    device: str | None = "cpu",
 ) -> Iterator[Rows]:
     """The rows `ids` of the pool with all `signals`, `batch` rows at a time, in one sweep.
 
-    Columns are on the CPU in float32, or in float64 where the model computes in float64. `Features()` come from the
-    pool and need no reader.
+    Columns are in float32, or in float64 where the model computes in float64; on `device`, or where the model computed
+    them if that is None. Ids are on the CPU. `Features()` come from the pool and need no reader.
     """
     wanted = stored(signals)
     of_model = tuple(signal for signal in wanted if not isinstance(signal, Features))
@@ -52,7 +56,7 @@ def read(
     look_back = getattr(reader, "look_back", None)
     if callable(look_back) and labelled is not None and any(isinstance(signal, LossJvp) for signal in of_model):
         look_back(labelled, functools.partial(_labelled_batches, pool, labelled, batch))
-    return _sweep(reader, pool, ids, wanted, of_model, batch)
+    return _sweep(reader, pool, ids, wanted, of_model, batch, device)
 
 
 def _sweep(
@@ -62,11 +66,12 @@ def _sweep(
     wanted: tuple[Signal, ...],
     of_model: tuple[Signal, ...],
     batch: int,
+    device: str | None,
 ) -> Iterator[Rows]:
     shapes: dict[Signal, torch.Size] = {}
     if reader is None or not of_model:
         for ids_B in ids.split(batch) if len(ids) else ():
-            yield Rows(ids_B, {signal: settled(pool.raw(ids_B)) for signal in wanted})
+            yield Rows(ids_B, {signal: settled(pool.raw(ids_B), device) for signal in wanted})
         return
     for ids_B, inputs in pool.batches(ids, batch):
         found = reader.read(inputs, of_model)
@@ -74,7 +79,7 @@ def _sweep(
             if signal not in found:
                 found[signal] = _features(pool, ids_B, inputs)
             _check_shape(signal, found[signal], ids_B, shapes)
-        yield Rows(ids_B, {signal: settled(found[signal]) for signal in wanted})
+        yield Rows(ids_B, {signal: settled(found[signal], device) for signal in wanted})
 
 
 def _labelled_batches(pool: Pool, labelled: Labelled, batch: int) -> Iterator[tuple[Any, Tensor]]:
@@ -85,10 +90,10 @@ def _labelled_batches(pool: Pool, labelled: Labelled, batch: int) -> Iterator[tu
         start += len(ids_B)
 
 
-def settled(column: Tensor) -> Tensor:
-    """A column as rows hold it: on the CPU, in float64 if it is in float64, else in float32."""
+def settled(column: Tensor, device: str | None = None) -> Tensor:
+    """A column as rows hold it: in float64 if it is in float64, else in float32; on `device`, or where it is."""
     wide = column.dtype == torch.float64
-    return column.detach().to("cpu", torch.float64 if wide else torch.float32)
+    return column.detach().to(column.device if device is None else device, torch.float64 if wide else torch.float32)
 
 
 def _features(pool: Pool, ids: Tensor, inputs: Any) -> Tensor:

@@ -90,7 +90,9 @@ def sq_norm(x: Column) -> Tensor:
     """Squared Euclidean length of each row (N,)."""
     if isinstance(x, Factored):
         return sq_norm(x.left) * sq_norm(x.right)
-    # Exact on whole numbers, unlike the square of a norm; in parts whose squares stay in the cache.
+    # Exact on whole numbers, unlike the square of a norm; in parts whose squares stay in the cache of a processor.
+    if x.device.type != "cpu":
+        return (x * x).sum(1)
     return torch.cat([(part * part).sum(1) for part in x.split(max(1, CACHED // max(1, x.shape[1])))])
 
 

@@ -12,8 +12,8 @@ near to L = sum_n L_n:
     f = argmax_n <L_n, L - L_w> / sigma_n      a = (sigma / sigma_f) L_f      gamma = <a - L_w, L - L_w> / |a - L_w|^2
     w <- (1 - gamma) w + gamma (sigma / sigma_f) e_f                          L_w <- (1 - gamma) L_w + gamma a
 
-until k rows have a positive weight. Cost: N K C, and N K for each step, one product of the rows with L - L_w; several
-steps share a read of the rows (choose/frank_wolfe.py).
+until k rows have a positive weight. Cost: N K C, and at most N K for each step, a product of the rows with L - L_w;
+most steps read sketches of the rows instead, of K / 16 numbers, and few rows in full (choose/frank_wolfe.py).
 Departs from the paper: gamma is kept within 0 and 1, so that no weight is negative; a probability below 1e-12 counts as
 1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step.
 """
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
-from labelwise.choose.frank_wolfe import AHEAD, LARGEST, frank_wolfe
+from labelwise.choose.frank_wolfe import AHEAD, SAMPLE, SHARE, WIDTH, frank_wolfe
 from labelwise.choose.memory import Size
 from labelwise.choose.strategy import tie
 from labelwise.errors import ArgumentError
@@ -70,8 +70,11 @@ class AcsFw(Strategy):
     def memory(self, size: Size) -> int:
         draws = size.shape(LogProbs)[0]
         long = draws if self.projections is None else self.projections
-        kept = long * size.number + (1 + AHEAD) * size.number + 96  # vectors, and products with those guessed
-        return kept * size.rows + 5 * LARGEST * (long + 2) * 8 + 256 * size.k * STEPS + 8 * long * (draws + 256)
+        wide = min(WIDTH, long // SHARE)
+        # Vectors, sketches, and at worst the scores of every row at each step that is guessed.
+        kept = long * size.number + (wide + 2 * AHEAD) * size.number + 96
+        listed = 4 * AHEAD * (long + 2) * 8 + 4 * SAMPLE * long * 8 + 6 * long * wide * 8
+        return kept * size.rows + listed + 256 * size.k * STEPS + 8 * long * (draws + 256)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         draws = max(pool.map(lambda shard: shard.columns[DRAWS].shape[1]))
@@ -115,7 +118,7 @@ def _vectors(entropy: float, project_KJ: Tensor | None, shard: Shard) -> None:
     project = None if project_KJ is None else project_KJ.to(shard.device, shard.dtype)
     rows_NJ = shard.each(lambda rows: _expected(rows.tensor(DRAWS), entropy, project), 2 * width)
     shard.state["vector"] = rows_NJ
-    shard.state["sigma"] = torch.cat([_length(part) for part in rows_NJ.split(4096)])
+    shard.state["sigma"] = torch.cat([_length(part) for part in rows_NJ.split(64)])
 
 
 def _expected(log_NKC: Tensor, entropy: float, project_KJ: Tensor | None) -> Tensor:

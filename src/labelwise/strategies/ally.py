@@ -86,6 +86,10 @@ class Ally(Strategy):
         kept = (16 + 3 * size.number) * size.rows
         return kept + max(order, cluster.memory(size, size.k)) + 64 * size.labelled * size.numbers
 
+    def work(self, size: Size) -> float:
+        clusters = min(size.k, self.clusters or size.k) if self.diversity == "kmeans" else 0
+        return 2.0 * size.rows * clusters * size.shape(Embedding)[0] * (cluster.ITERATIONS + 1)
+
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         given = all(pool.map(_has_duals))
         head = None if given else self._fitted(labelled, key.fold("head"))

@@ -85,6 +85,12 @@ class Bait(Strategy):
         solved = 6 * 8 * (fisher_rows.SOLVED + round(self.oversample * size.k)) * rank * (rank + classes)
         return (small + 64) * size.rows + tables + solved + 64 * fisher_rows.SOLVED * width
 
+    def work(self, size: Size) -> float:
+        width, classes = size.shape(Embedding)[0], 1 if self.regress else min(MOST_CLASSES, size.shape(Probs)[0])
+        if classes * width > self.widest:
+            width = min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
+        return 2.0 * size.rows * classes**2 * width * (self.oversample * size.k + classes * width)
+
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         form, notes = self._form(pool, key.fold("projection"))
         behind = fisher_rows.information(form, labelled)

@@ -72,6 +72,9 @@ class ProbCover(Strategy):
         probes = 0 if self.delta is not None else 4 * min(PROBES, size.rows) * size.row
         return 64 * size.rows + clusters + probes + 6 * COLUMNS * size.row
 
+    def work(self, size: Size) -> float:
+        return 4.0 * size.rows**2 * size.numbers  # every pair is looked at when counted and when covered
+
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         try:
             with about_the_middle(pool.join(labelled), FEATURES):

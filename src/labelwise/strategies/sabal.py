@@ -37,6 +37,7 @@ from labelwise.choose.sparse import Problem, Terms, memory, parts_of, posed
 from labelwise.choose.sparse_device import fits, greedy_on_device
 from labelwise.choose.sparse_form import Form, Gradients, Losses
 from labelwise.choose.sparse_fused import greedy_fused, small_enough
+from labelwise.choose.sparse_gram import greedy_by_products, suits
 from labelwise.choose.sparse_greedy import greedy
 from labelwise.choose.sparse_iht import iht, rounded
 from labelwise.choose.sparse_iht_device import iht_on_device
@@ -118,6 +119,11 @@ class Sabal(Strategy):
         a, b = (1, size.shape(LogProbs)[0]) if bayesian else (size.shape(Probs)[0], size.shape(Embedding)[0])
         return memory(size, a, b) + (b * size.number * size.rows if bayesian else 0)
 
+    def work(self, size: Size) -> float:
+        if self.solver == "greedy" or self.form == "bayesian":
+            return 0.0
+        return 4.0 * size.rows * size.shape(Probs)[0] * size.shape(Embedding)[0] * self.iterations
+
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert self.alpha is not None, "set on creation"
         assert self.beta is not None, "set on creation"
@@ -133,6 +139,8 @@ class Sabal(Strategy):
     def _greedy(self, problem: Problem) -> Selection:
         if fits(problem) and small_enough(problem) and not self.unit_weights:
             found = greedy_fused(problem)
+        elif suits(problem):
+            found = greedy_by_products(problem, self.unit_weights)
         else:
             found = (greedy_on_device if fits(problem) else greedy)(problem, self.unit_weights)
         notes = parts_of(problem, found.ids, found.w, found.r_AB)

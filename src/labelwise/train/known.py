@@ -9,9 +9,10 @@ from torch import Tensor
 
 from labelwise.pool import Ledger, Pool
 from labelwise.shards import Shards, place
+from labelwise.shards.devices import wait_for
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Features, Label, Signal, stored
+from labelwise.signals.spec import Features, Label, Needs, Signal, stored
 from labelwise.train.fit import Fit
 
 
@@ -49,13 +50,16 @@ def looked_back(ledger: Ledger) -> Labelled:
 
 
 def labelled_rows(
-    pool: Pool, signals: tuple[Signal, ...], ledger: Ledger, fit: Callable[[], Fit], batch: int
+    pool: Pool, needs: Needs, ledger: Ledger, fit: Callable[[], Fit], batch: int, device: torch.device
 ) -> Shards:
-    """The labelled rows with these signals; what the answers and training know is not read."""
+    """The labelled rows with what is needed of them, on `device`; what the answers and training know is not read."""
     behind = looked_back(ledger)
     if not len(behind.ids):
         return Shards([])
-    known = known_columns(behind.ids, stored(signals), ledger, fit)
-    wanted = tuple(signal for signal in stored(signals) if signal not in known)
-    stream = read(reader_for(wanted, fit), pool, behind.ids, wanted, batch, behind)
-    return place((beside(rows, behind.ids, known) for rows in stream), len(behind.ids))
+    signals = stored(needs.labelled)
+    known = known_columns(behind.ids, signals, ledger, fit)
+    wanted = tuple(signal for signal in signals if signal not in known)
+    stream = read(reader_for(wanted, fit), pool, behind.ids, wanted, batch, behind, device=None)
+    placed = place((beside(rows, behind.ids, known) for rows in stream), len(behind.ids), device=device)
+    wait_for(device)
+    return placed

@@ -12,7 +12,7 @@ from labelwise.errors import ArgumentError, ModelError
 from labelwise.keys import Key
 from labelwise.pool import Pool
 from labelwise.signals.draws import HeadDraws, check_draws
-from labelwise.signals.forward import ModelReader
+from labelwise.signals.forward import ModelReader, home
 from labelwise.signals.head import named_module
 from labelwise.signals.laplace import Curvature
 from labelwise.signals.read import read
@@ -127,5 +127,5 @@ def _last_layer(reader: ModelReader) -> tuple[Tensor, bool]:
 
 def _with_draws(reader: ModelReader, draws: HeadDraws) -> ModelReader:
     other = copy.copy(reader)
-    other.draws = draws
+    other.draws = draws.on(home(reader.model)[0])
     return other
