@@ -216,10 +216,10 @@ def measured(asked: argparse.Namespace, name: str) -> dict[str, Any]:
     """What the processes of a strategy say, or why they say nothing."""
     found: dict[str, Any] = {"threads": asked.threads}
     for kind in ["worker", *(["plain-worker"] if name in PLAIN_PICKS and not asked.scored else [])]:
-        command = [sys.executable, __file__, f"--{kind}", name, "--pool", str(asked.pool), "-k", str(asked.k)]
+        process = [sys.executable, __file__, f"--{kind}", name, "--pool", str(asked.pool), "-k", str(asked.k)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(asked.threads)}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=asked.limit, env=environment)
+            done = subprocess.run(process, capture_output=True, text=True, timeout=asked.limit, env=environment)
         except subprocess.TimeoutExpired:
             return found | {"stopped": f"not done after {asked.limit:.0f} s by the clock"}
         if done.returncode:
@@ -249,6 +249,13 @@ def page(tables: dict[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def command(asked: argparse.Namespace) -> str:
+    """What makes this table."""
+    given = [f"--{one}" for one in ("scored", "flat") if getattr(asked, one)]
+    given += [f"--{one} {getattr(asked, one)}" for one in ("rows", "classes") if getattr(asked, one)]
+    return " ".join(["python benchmarks/million.py", *given, f"-k {asked.k}"])
+
+
 def report(asked: argparse.Namespace, names: list[str], title: str) -> bool:
     """Measure, print the table and keep it on the page; whether every strategy finished."""
     print(f"{title}\n{HEAD}\n{RULE}", flush=True)
@@ -260,8 +267,7 @@ def report(asked: argparse.Namespace, names: list[str], title: str) -> bool:
         if asked.out is not None:
             kept = asked.out.with_suffix(".json")
             tables = json.loads(kept.read_text()) if kept.exists() else {}
-            command = f"python benchmarks/million.py{' --scored' * asked.scored}{' --flat' * asked.flat} -k {asked.k}"
-            tables.setdefault(title, {"command": command, "rows": {}})["rows"][name] = found
+            tables.setdefault(title, {"command": command(asked), "rows": {}})["rows"][name] = found
             kept.write_text(json.dumps(tables, indent=1) + "\n")
             asked.out.write_text(page(tables))
     return fine

@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,3 +168,23 @@ def test_copies_of_a_row_tell_less_than_other_rows():
 def test_parameters_are_checked(kwargs: dict):
     with pytest.raises(lw.errors.ArgumentError, match="BatchBald"):
         BatchBald(**kwargs)
+
+
+def test_a_peer_measured_at_smaller_sizes_is_carried_on_by_its_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+    import bayes
+
+    def quadratic(case: str, way: str, size: list[str], folder: Path) -> dict:
+        rows = bayes.FULL[case][0] // int(size[1])
+        return {"seconds": 1.0 if way == "ours" else rows**2 / 1e4, "picks": [1, 2, 3] if way == "ours" else [1, 2, 4]}
+
+    monkeypatch.setattr(bayes, "in_process", quadratic)
+    found = bayes.from_smaller("batchbald", "baal", [20, 10], tmp_path)
+    assert found["seconds"] == pytest.approx(10_000**2 / 1e4)
+    assert "25.0 s at 500 rows and 100.0 s at 1,000, where ours took 1.0 s: rows^2.00" in found["remark"]
+    ours = {"seconds": 10.0, "picks": [7, 8, 9]}
+    assert "| baal | 10000.0† | 1000.0 x | 2 of 3 |" in "\n".join(
+        bayes.table("batchbald", bayes.FULL["batchbald"], {"ours": ours, "baal": found})
+    )
+    monkeypatch.setattr(bayes, "in_process", lambda *given: {"stopped": "not installed"})
+    assert bayes.from_smaller("batchbald", "baal", [20, 10], tmp_path) == {"stopped": "not installed"}

@@ -51,6 +51,17 @@ def test_the_report_says_who_wins_and_who_makes_no_difference(run, tmp_path):
         assert (tmp_path / "out" / name).stat().st_size > 100, name
 
 
+def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path):
+    for record in records("one", seeds=5):
+        append(tmp_path / "run" / "records" / "one.jsonl", record)
+    report([tmp_path / "run"], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    for name in ("margin", "coin", "worse"):
+        assert f"- {name} cannot be compared with random yet\n" in text
+    assert "rest on 5 seeds, too few for any test" in text
+    assert "measurabl" not in text.split("##")[0]
+
+
 def test_a_report_made_again_from_its_own_records_is_the_same(run, tmp_path):
     report([run], tmp_path / "a")
     report([tmp_path / "a"], tmp_path / "b")

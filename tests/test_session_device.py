@@ -6,8 +6,10 @@ Tests marked `cuda` run on a real one: `pytest -q tests/test_session_device.py`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import importlib
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +28,10 @@ from labelwise.choose.memory import COPIES, Size, needed
 from labelwise.choose.room import KEPT_FREE, Rule, where
 from labelwise.errors import MemoryLimitError
 from labelwise.keys import Key
-from labelwise.shards import Shard, Shards, journal
+from labelwise.shards import Shard, Shards, devices, journal
 from labelwise.shards.devices import CPU, carried, free_bytes, wait_for
 from labelwise.shards.parts import ReadPart
+from labelwise.shards.ray import Ray
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.forward import ModelReader
 from labelwise.signals.read import Labelled, read
@@ -441,6 +444,101 @@ def test_a_device_whose_free_memory_is_not_known_is_left_alone() -> None:
     wait_for(CPU)
 
 
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_device_that_runs_out_while_rows_are_read_leaves_them_to_the_cpu(
+    when: str, expected: Any, away: Second, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its free memory was read before: others may have taken it since."""
+    place = importlib.import_module("labelwise.shards.place")
+    one, asked = session("badge", batch=32, fit=trained("badge")._fit), []
+    column, read_ = place._column, ModelReader.read
+
+    def full(signal: Any, n: int, first: Tensor, folder: Any, device: torch.device) -> Tensor:
+        if device == AWAY and when == "at once":
+            raise torch.cuda.OutOfMemoryError("full")
+        return column(signal, n, first, folder, device)
+
+    def third(*given: Any) -> Any:
+        asked.append(1)
+        if len(asked) == 3 and when == "later":
+            raise torch.cuda.OutOfMemoryError("full")
+        return read_(*given)
+
+    monkeypatch.setattr(place, "_column", full)
+    monkeypatch.setattr(ModelReader, "read", third)
+    got = one.ask(12)
+    same(got, expected["badge"])
+    assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
+    assert len(asked) == 6 + (1 if when == "at once" else 3)  # 180 rows, 32 at a time, and what had been read before
+
+
+def test_a_model_that_runs_out_of_memory_itself_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, asked = session("badge", fit=trained("badge")._fit), []
+
+    def full(*given: Any) -> Any:
+        asked.append(1)
+        raise torch.cuda.OutOfMemoryError("full")
+
+    monkeypatch.setattr(ModelReader, "read", full)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        one.ask(12)
+    assert len(asked) == 1
+
+
+def test_functions_run_with_the_device_of_their_rows_as_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches there, not where its tensors are."""
+    second, inside = torch.device("cuda", 1), []
+
+    class There(Shard):
+        device = second
+
+    @contextlib.contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        inside.append(device)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    ids = torch.arange(3)
+    here, there = Shard(ids, {Probs(): torch.ones(3, 1)}), There(ids + 3, {Probs(): torch.ones(3, 1)})
+    assert Shards([here, there]).map(lambda shard: list(inside)) == [[], [second]]
+    assert not inside
+
+
+def test_products_of_a_selection_keep_their_bits_whatever_training_allows() -> None:
+    seen: list[Any] = []
+
+    class Looking(Scored):
+        needs = Needs(pool=(Probs(),))
+
+        def score(self, rows: Rows, key: Key) -> Tensor:
+            x = rows.tensor(Probs())
+            seen.append((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision(), (x @ x.T).dtype))
+            return x[:, 0]
+
+    def precision() -> Any:
+        kinds = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+        return devices._precision(), [getattr(one, "fp32_precision", None) for one in kinds]
+
+    def newer() -> None:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+    old = torch.get_float32_matmul_precision()
+    ways: list[Callable[[], None]] = [lambda: None, lambda: torch.set_float32_matmul_precision("high")]
+    ways += [newer] if hasattr(torch.backends.cuda.matmul, "fp32_precision") else []
+    try:
+        for way in ways:
+            torch.set_float32_matmul_precision(old)
+            way()
+            before = precision()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                lw.select(Looking(), 2, probs=np.full((4, 2), 0.5, dtype="float32"))
+            assert precision() == before
+    finally:
+        torch.set_float32_matmul_precision(old)
+    assert seen == [(False, "highest", torch.float32)] * len(ways)
+
+
 # ---- journal, parts ------------------------------------------------------------------------------------------------
 
 
@@ -517,6 +615,18 @@ def test_a_part_decides_where_it_is_made(away: Second) -> None:
     assert shard.device == AWAY
     assert shard.said == f"selected on {AWAY}"
     assert shard.block_bytes == DEVICE_BLOCK_BYTES
+
+
+@pytest.mark.parametrize("gpus", [0.0, 0.5])
+def test_a_worker_without_a_gpu_leaves_the_model_where_it_is(gpus: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lets it see those of others."""
+    parts, moved, one = importlib.import_module("labelwise.shards.parts"), [], session("badge")
+    monkeypatch.setattr(parts, "_to_device", moved.append)
+    none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    gathering = gathered.Gathering(one.pool, 16, How(), Ray(gpus=gpus), None)
+    rule = Rule(Badge(), 5, 40, 0, None)
+    gathering._maker(one.fit().reader, torch.arange(100, 140), (Probs(), Embedding()), none, rule, 0, "")()
+    assert len(moved) == (1 if gpus else 0)
 
 
 def test_gradients_that_a_reader_remembers_do_not_travel() -> None:

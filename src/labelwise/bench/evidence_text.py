@@ -63,18 +63,19 @@ def html_page(experiments: Sequence[Experiment], overall: Sequence[Overall], com
 
 def verdicts(experiments: Sequence[Experiment]) -> list[str]:
     """One plain sentence for each strategy, those that beat random most often first."""
-    lines = []
-    names = {name: None for one in experiments for name in one.against if name != "oracle"}
-    counted = []
-    for name in names:
-        found = [one for one in experiments if name in one.against]
-        won = [one for one in found if one.against[name].won()]
-        lost = [one for one in found if one.against[name].lost()]
-        counted.append((len(lost) - len(won), len(found), name, won, lost))
-    for _, many, name, won, lost in sorted(counted, key=lambda item: (item[0] / item[1], item[2])):
-        lines.append(f"{name} {_against_random(many, len(won), len(lost))}")
+    untold, counted = [], []
+    for name in {name: None for one in experiments for name in one.against if name != "oracle"}:
+        # Where the seeds are too few for any outcome, "no difference" would be said of them, not of the strategy.
+        able = [one for one in experiments if name in one.against and least_p(one.against[name].seeds) <= 0.05]
+        if not able:
+            untold.append(f"{name} cannot be compared with random yet")
+            continue
+        won = sum(one.against[name].won() for one in able)
+        lost = sum(one.against[name].lost() for one in able)
+        counted.append(((lost - won) / len(able), name, _against_random(len(able), won, lost)))
+    lines = [f"{name} {said}" for _, name, said in sorted(counted)] + untold
     few = min((result.seeds for one in experiments for result in one.against.values()), default=0)
-    if few > 0 and least_p(few) > 0.05:
+    if few > 0 and not least_p(few) <= 0.05:  # of one seed there is none
         lines.append(f"Some comparisons rest on {few} seeds, too few for any test at 5 %: six or more are needed.")
     return lines or ["Nothing was run beside random, so there is nothing to compare."]
 

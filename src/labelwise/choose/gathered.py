@@ -50,7 +50,7 @@ class Gathering:
         parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
         rule = self._rule(strategy, k, len(ids), len(labelled.ids), parts)
         if self.cluster is None:
-            stream = read(reader, self.pool, ids, wanted, self.batch, labelled, device=None)
+            stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None)
             shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
             wait_for(home.device)
             return shards, home
@@ -96,7 +96,8 @@ class Gathering:
         token: str,
     ) -> ReadPart:
         where = None if self.spill is None else self.spill / f"pool-{part}"
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token)
+        given = self.cluster is not None and self.cluster.gpus > 0
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token, given)
 
 
 def noted(picks: Selection, pool: Shards, reader: Any, signals: tuple[Signal, ...]) -> Selection:

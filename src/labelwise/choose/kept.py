@@ -18,6 +18,7 @@ from labelwise.choose.work import say_if_long
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in
+from labelwise.shards.devices import in_full
 from labelwise.shards.heap import tight
 from labelwise.shards.journal import FolderJournal
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
@@ -75,7 +76,7 @@ def select_kept(
     """
     pool, labelled = pool.in_blocks(block), labelled.in_blocks(block)
     say_if_long(strategy, pool, labelled.n, k)
-    with tight(how.limit is not None), told(how.progress):
+    with in_full(), tight(how.limit is not None), told(how.progress):
         if how.folder is None:
             return strategy.select(pool, labelled, k, key)
         about = {"strategy": repr(strategy), "k": int(k), "key": repr(key)}

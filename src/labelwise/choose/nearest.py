@@ -5,8 +5,7 @@ pick. Here most picks cost no sweep: they are made inside a short list, and the 
 matrix product. The picks of farthest-first are those of the one-by-one form; the picks of k-means++ follow its law.
 
 Farthest first: near_N only falls. The M rows with the largest values are a list, the next value is a guard. While
-the farthest row of the list is above the guard it is the farthest row of the pool. In a large pool a long list is a pool
-of its own, held in memory, from which short lists are made: thousands of picks then cost one sweep of the pool.
+the farthest row of the list is above the guard it is the farthest row of the pool.
 
 k-means++: let every row ring at the times of a Poisson process of rate near_N. The first ring is a row drawn with
 probability proportional to near_N. Once a row is taken the rates fall; a ring that is kept with probability (rate
@@ -33,7 +32,7 @@ from labelwise.choose.progress import tick
 from labelwise.choose.strategy import tie
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
-from labelwise.signals.rows import Column, Rows, checked_norm, sq_dist, sq_near, sq_norm
+from labelwise.signals.rows import Column, Rows, checked_norm, sq_dist, sq_near
 from labelwise.signals.spec import Signal
 
 FIRST_LIST = 64
@@ -41,8 +40,6 @@ LONGEST_LIST = 2048
 WIDE = 8  # a product with fewer columns runs on one thread only; more columns, copies of the few, cost less
 TABLE_ROWS = 256  # rows of a table of distances that are computed at once
 CENTRES = 1024  # rows taken in by one matrix product
-LONG_ROWS, LONG_BYTES = 1 << 16, 64 << 20  # rows of a long list, and what they take, at most
-WORTH = 8  # a long list is made where the pool has so many times its rows
 
 
 def memory(size: Size, k: int) -> int:
@@ -50,12 +47,6 @@ def memory(size: Size, k: int) -> int:
     longest = min(size.rows, LONGEST_LIST, 12 * k + FIRST_LIST)
     table = longest * (longest + 4 * TABLE_ROWS) * size.number
     return (76 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
-
-
-def far_memory(size: Size, k: int) -> int:
-    """Bytes of `farthest_first`: that, and a long list where there is one."""
-    count = _long_rows(size.row, size.rows) if k > LONGEST_LIST // 4 else 0
-    return memory(size, k) + count * (size.row + 8 * size.number + 64)
 
 
 @contextmanager
@@ -89,57 +80,23 @@ def farthest_first(pool: Shards, signal: Signal, k: int) -> Best:
 
     if nearest_device.suits(pool):
         return nearest_device.farthest_first(pool, signal, k)
-    return _farthest(pool, signal, k, -torch.inf, _long_rows(max(pool.map(_row_bytes)), pool.n), (0, k))
-
-
-def _farthest(pool: Shards, signal: Signal, k: int, lowest: float, long: int, done: tuple[int, int]) -> Best:
-    """At most k rows, fewer once none is surely above `lowest`; long lists of `long` rows; `done` of so many before."""
     slack = tie(pool)
-    parts = [Best(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64))]
+    parts: list[Best] = []
     length, left = FIRST_LIST, k
     while left:
         first = pool.best(_near, 1, slack)
-        if lowest > -torch.inf and float(first.values[0]) * (1 - 2 * slack) <= lowest:
-            break
         if first.values[0] == 0:
             parts.append(pool.best(_near, left))
             break
-        picked = done[0] + k - left
-        part = parts[0]
-        if long and length >= LONGEST_LIST and left > LONGEST_LIST // 4:
-            part = _farthest(*_long_list(pool, signal, left, long), 0, (picked, done[1]))
-        if not len(part.ids):
-            part = _walk_farthest(pool, signal, first, pool.best(_near, length), left, slack, lowest)
-            length = _next_length(length, len(part.ids), left - len(part.ids))
+        listed = pool.best(_near, length)
+        part = _walk_farthest(pool, signal, first, listed, left, slack)
         parts.append(part)
         left -= len(part.ids)
-        tick(done[0] + k - left, done[1])
+        tick(k - left, k)
         if left:
-            for ids in part.ids.split(CENTRES):
-                take_in(pool, signal, pool.take(ids))
+            take_in(pool, signal, pool.take(part.ids))
+        length = _next_length(length, len(part.ids), left)
     return Best(*(torch.cat(column) for column in zip(*parts)))
-
-
-def _long_rows(row: int, rows: int) -> int:
-    """How many rows a long list holds; 0 where the pool is not much larger."""
-    count = min(LONG_ROWS, LONG_BYTES // row)
-    return count if rows >= WORTH * count else 0
-
-
-def _long_list(pool: Shards, signal: Signal, k: int, count: int) -> tuple[Shards, Signal, int, float]:
-    """The farthest rows as a pool of their own, and what no row outside is above."""
-    listed = pool.best(_near, count)
-    free = listed.values > -torch.inf
-    ids, near_M = listed.ids[free], listed.values[free]
-    columns: dict[Signal, Tensor] = {}
-    for start in range(0, len(ids), CENTRES):  # in parts, so that they are never there twice
-        rows = pool.take(ids[start : start + CENTRES])
-        for one, column in rows.columns.items():
-            whole = columns.setdefault(one, column.new_empty(len(ids), *column.shape[1:]))
-            whole[start : start + len(rows)] = column
-    shard = Shard(ids, columns)
-    shard.state["norm"], shard.state["near"] = shard.each(lambda rows: sq_norm(rows[signal])), near_M
-    return Shards([shard]), signal, k, float(near_M.amin())
 
 
 def by_chance(pool: Shards, signal: Signal, k: int, key: Key) -> Best:
@@ -184,14 +141,12 @@ def _next_length(length: int, picked: int, left: int) -> int:
     return max(FIRST_LIST, min(length, enough))
 
 
-def _walk_farthest(
-    pool: Shards, signal: Signal, first: Best, listed: Best, k: int, slack: float, lowest: float
-) -> Best:
-    """Picks inside one list, until its farthest row is no longer surely the farthest of the pool and above `lowest`."""
+def _walk_farthest(pool: Shards, signal: Signal, first: Best, listed: Best, k: int, slack: float) -> Best:
+    """Picks inside one list, until its farthest row is no longer surely the farthest of the pool."""
     others = (listed.ids != first.ids) & (listed.values > -torch.inf)
     ids = torch.cat([first.ids, listed.ids[others]])
     near_M = torch.cat([first.values, listed.values[others]])
-    guard = near_M.amin().clamp(min=lowest)  # no row outside the list is above it
+    guard = near_M.amin().clone()  # no row outside the list is above it
     rows = pool.take(ids)
     dist_MM = _table(rows[signal])
     by_id = ids.argsort()
@@ -290,10 +245,6 @@ def _take_in(signal: Signal, centres: Rows, taken: bool, shard: Shard) -> None:
         near_N[where] = torch.minimum(near_N[where], sq_near(rows[signal], norm_N[where], to))
     if taken:
         near_N[torch.isin(shard.ids, centres.ids)] = -torch.inf
-
-
-def _row_bytes(shard: Shard) -> int:
-    return sum(column[:1].numel() for column in shard.columns.values()) * shard.dtype.itemsize
 
 
 def _near(shard: Shard) -> Tensor:

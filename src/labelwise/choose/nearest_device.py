@@ -46,8 +46,8 @@ class Walked(NamedTuple):
 
 
 def suits(pool: Shards) -> bool:
-    """Whether all rows are in one shard on one accelerator, and Triton is there."""
-    return pool.map(_where) == ["cuda"] and available()
+    """Whether all rows are in one shard on one accelerator, and Triton is there, where the shard is."""
+    return pool.map(_where) == ["cuda"]
 
 
 def farthest_first(pool: Shards, signal: Signal, k: int) -> Best:
@@ -232,4 +232,4 @@ def rings_in_torch(
 
 
 def _where(shard: Shard) -> str:
-    return shard.device.type
+    return shard.device.type if shard.device.type != "cuda" or available() else "cuda without Triton"

@@ -1,9 +1,11 @@
-"""What an accelerator has room for, when it is done, and how values cross from one memory to another."""
+"""What an accelerator has room for, when it is done, how it computes, and how values cross from memory to memory."""
 
 from __future__ import annotations
 
 import io
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,6 +30,41 @@ def wait_for(device: torch.device) -> None:
     """Return when the device has done all it was asked to do: only then does a clock say how long that took."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Within, kernels are launched on this device: Triton launches on the current one, wherever its tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def in_full() -> Iterator[None]:
+    """Within, products of float32 keep all their bits, though the user's training may do with fewer (TF32, autocast).
+
+    Copies of a row are at distance zero, and rows are told apart, by the rounding of float32.
+    """
+    asked = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    kinds: list[Any] = [one for one in asked if hasattr(one, "fp32_precision")]  # from torch 2.9 on
+    whole, found = _precision(), [one.fp32_precision for one in kinds]
+    lowered = whole != "highest" or not set(found) <= {"none", "ieee"}
+    try:
+        if lowered:
+            torch.set_float32_matmul_precision("highest")
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        if lowered:
+            torch.set_float32_matmul_precision(whole)
+            for one, before in zip(kinds, found):
+                one.fp32_precision = before
+
+
+def _precision() -> str:
+    """Of products, by torch's older name for it, which refuses to answer where only the newer ones were used."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "highest"
 
 
 def carried(value: T, device: torch.device) -> T:

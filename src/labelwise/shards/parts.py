@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import os
@@ -105,7 +106,8 @@ class ReadPart:
     Its columns go where `rule` says, asked in the process that makes it, files into `folder` if there is one. Made
     again after a loss, it maps the files that it had finished; `token` tells them from those of another model.
 
-    The model travels as one of the CPU: there may be no accelerator where it arrives, or another one.
+    The model travels as one of the CPU: there may be no accelerator where it arrives, or another one. It stays there
+    unless the process was given a `gpu`: Ray lets a worker that was given none see them all.
     """
 
     reader: Reader | None
@@ -117,6 +119,7 @@ class ReadPart:
     folder: Path | None
     rule: Callable[[Rows], Home] | None = None
     token: str = ""
+    gpu: bool = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "reader": _packed(self.reader)}
@@ -128,9 +131,10 @@ class ReadPart:
         if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
             files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
             return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
-        for model in _models(self.reader):
+        for model in _models(self.reader) if self.gpu else ():
             _to_device(model)
-        stream = read(self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled, device=None)
+        asked = (self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
+        stream = functools.partial(read, *asked, device=None)
         placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
         if self.folder is not None and self.token:
             _finish(self.folder, self.token)

@@ -6,7 +6,7 @@ import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,20 +47,32 @@ class Home:
 
 
 def place_by(
-    rule: Callable[[Rows], Home], stream: Iterable[Rows], n: int, folder: Path | None = None
+    rule: Callable[[Rows], Home], stream: Callable[[], Iterable[Rows]], n: int, folder: Path | None = None
 ) -> tuple[Shards, Home]:
     """Shards from a stream of `n` rows, where `rule` says when it has seen the first of them, and what it said.
 
-    Files are in `folder`, or without a name where there is none.
+    Files are in `folder`, or without a name where there is none. Where an accelerator turns out to have no room after
+    all (others use it too), the rows are read again, and placed as those of the CPU are.
     """
-    coming = iter(stream)
+    coming = iter(stream())
     first = list(itertools.islice(coming, 1))
     home = rule(first[0]) if first else Home()
-    whole = itertools.chain(first, coming)
+    try:
+        return _placed(itertools.chain(first, coming), n, folder, home), home
+    except torch.cuda.OutOfMemoryError:
+        if home.device == CPU:
+            raise
+    # Out of the `except`, which holds what was placed so far.
+    del coming
+    home = replace(rule(first[0].to(CPU)), said=f"selected on cpu: no room on {home.device}")
+    return _placed(stream(), n, folder, home), home
+
+
+def _placed(stream: Iterable[Rows], n: int, folder: Path | None, home: Home) -> Shards:
     aside = home.files and folder is None
-    shards = place_aside(whole, n) if aside else place(whole, n, folder, home.device)
+    shards = place_aside(stream, n) if aside else place(stream, n, folder, home.device)
     shards.map(lambda shard: _settle(shard, home))
-    return shards, home
+    return shards
 
 
 def _settle(shard: Shard, home: Home) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import RowError
+from labelwise.shards.devices import current
 from labelwise.signals.check import check_block
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
@@ -79,7 +80,7 @@ class Shard:
 
     def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
         """See `Part`; rows in this process are worked on when the answer is asked for."""
-        return functools.partial(fn, self)
+        return functools.partial(_on_its_device, fn, self)
 
     def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
         """Blocks of rows in order, with their place in the shard; `scratch` numbers a row is what the caller adds.
@@ -203,6 +204,11 @@ class Shards:
         home = parts[0][1].ids.device
         merged = {s: torch.cat([part[1].columns[s].to(home) for part in parts])[order.to(home)] for s in signals}
         return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order.to(home)], merged)
+
+
+def _on_its_device(fn: Callable[[Shard], T], shard: Shard) -> T:
+    with current(shard.device):
+        return fn(shard)
 
 
 def _set_block(size: int, shard: Shard) -> None:

@@ -32,7 +32,7 @@ class KCenter(Strategy):
     paper = "Sener & Savarese, ICLR 2018"
 
     def memory(self, size: Size) -> int:
-        return nearest.far_memory(size, size.k)
+        return nearest.memory(size, size.k)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         with about_the_middle(pool.join(labelled), EMBEDDING), nearest.measured(pool, EMBEDDING):
