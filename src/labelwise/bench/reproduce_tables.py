@@ -74,7 +74,7 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
         f"{one.sheet.name}: {one.done} of {one.cells} runs are complete." for one in ran if one.done < one.cells
     ]
     size = "" if setting.scale == "paper" else _NOT_COMPARED
-    verdict = said(claims_of(table, ours), ours, paper)
+    verdict = _standing_in(table, ran) + said(claims_of(table, ours), ours, paper)
     band = near(ours, paper) if setting.scale == "paper" else ""
     numbers = {
         "by": table.by,
@@ -95,6 +95,14 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     shown = "\n\n".join(part for part in (size, markdown_of(ours, paper), band, _sizes(ran), _spent(numbers)) if part)
     records = tuple(record for one in ran for record in one.records)
     return Result(numbers, _picture(table, ours, curves), verdict, shown, records, tuple(dict.fromkeys(differences)))
+
+
+def _standing_in(table: PaperTable, ran: list[Ran]) -> str:
+    """Whose place the digits took, said before anything is said of the numbers."""
+    asked = {sheet.name: sheet.data for sheet in table.sheets}
+    absent = dict.fromkeys(asked[one.sheet.name] for one in ran if one.sheet.data == "digits")
+    absent.pop("digits", None)
+    return f"Digits stand in for {', '.join(absent)}: lines on such data are on the digits.\n\n" if absent else ""
 
 
 def _ran(table: PaperTable, sheet: Sheet, setting: Setting) -> Ran:

@@ -165,8 +165,12 @@ def report(
 ) -> None:
     """What the runs show: curves, labels saved, tests and a verdict."""
     from labelwise.bench import evidence
+    from labelwise.bench.evidence_text import verdicts
 
-    evidence.report(runs, out)
+    command = shlex.join(["labelwise", "bench", "report", *map(str, runs), "--out", str(out)])
+    for line in verdicts(evidence.report(runs, out, command)):
+        typer.echo(f"- {line}")
+    typer.echo(f"Written: {out / 'report.html'}, report.md, standings.csv, the pictures and the records beside them")
 
 
 @app.command("replay")
