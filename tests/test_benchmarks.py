@@ -104,8 +104,9 @@ def test_a_miss_is_called_a_miss(bench):
 def test_extra_memory_is_what_a_run_holds_above_its_inputs(bench):
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of memory cannot be started anew on this system")
-    answer = bench.measure.timed(lambda k: np.ones(4_000_000)[:k], 2, 1)
-    assert 30 < answer["extra_mb"] < 40
+    # Above 32 MiB the allocator always asks the system: below, it may give what earlier tests let go and is still held.
+    answer = bench.measure.timed(lambda k: np.ones(10_000_000)[:k], 2, 1)
+    assert 75 < answer["extra_mb"] < 90
     assert answer["picks"] == [1, 1]
 
 
