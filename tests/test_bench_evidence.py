@@ -1,6 +1,7 @@
 """The report over experiments: made from records alone, the same bytes again, honest words."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,20 @@ def test_the_report_says_who_wins_and_who_makes_no_difference(run, tmp_path):
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
     for name in ("ranks-accuracy.png", "ranks-rmse.png", "one-mlp/curves.png", "one-mlp/table.csv", "standings.csv"):
         assert (tmp_path / "out" / name).stat().st_size > 100, name
+
+
+def test_a_strategy_that_trains_by_rules_of_its_own_is_named(tmp_path):
+    same = [replace(one, metrics={"accuracy": 0.5}) if one.round == 0 else one for one in records("one")]
+    for record in same:
+        own = record.round == 0 and record.strategy == "coin"
+        append(tmp_path / "run" / "one.jsonl", replace(record, metrics={"accuracy": 0.41}) if own else record)
+    report([tmp_path / "run" / "one.jsonl"], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert (
+        "coin trains by rules of its own: on the same first 20 labels its model has accuracy 41.0 %, random's 50.0 %"
+        in text
+    )
+    assert text.count("rules of its own") == 1
 
 
 def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path):

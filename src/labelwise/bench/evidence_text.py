@@ -164,7 +164,32 @@ def _tests_text(one: Experiment) -> str:
     worse = [name for name in sure if one.against[name].difference < 0]
     said = [f"better than random: {', '.join(better)}"] if better else []
     said += [f"worse: {', '.join(worse)}"] if worse else []
-    return "After Holm's correction at 5 %, " + ("; ".join(said) if said else "no strategy differs from random") + "."
+    tested = "; ".join(said) if said else "no strategy differs from random"
+    return " ".join([f"After Holm's correction at 5 %, {tested}.", *_own_training(one)])
+
+
+def _own_training(one: Experiment) -> list[str]:
+    """Strategies whose model differs from random's while their labels are the same: they train in their own way."""
+    first, said = one.curves["random"], []
+    for name in one.against:
+        own = one.curves[name]
+        seeds = [seed for seed in own.seeds if seed in first.seeds]
+        if own.labels_T[0] != first.labels_T[0] or not seeds:
+            continue
+        mine, randoms = (
+            each.values_ST[[each.seeds.index(seed) for seed in seeds], 0].tolist() for each in (own, first)
+        )
+        if mine != randoms:
+            there, here = (_value(one.metric, sum(values) / len(values)) for values in (mine, randoms))
+            said.append(
+                f"{name} trains by rules of its own: on the same first {int(own.labels_T[0])} labels its model has "
+                f"{one.metric} {there}, random's {here}, so its curve shows training and choice together."
+            )
+    return said
+
+
+def _value(metric: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.3g}"
 
 
 def _ranks_text(group: Overall) -> str:
