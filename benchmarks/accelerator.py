@@ -1,6 +1,6 @@
 """On a CUDA device: are the picks those of the CPU, and how long does selection take? Writes a page, in five minutes.
 
-    python benchmarks/accelerator.py [--out docs/results/accelerator.md] [--parts targets,large,whole,picks,strategies]
+    python benchmarks/accelerator.py [--out docs/results/accelerator.md] [--parts targets,large,...]
     python benchmarks/accelerator.py --device cpu --tiny        # a dry run of the same program
 
 Needs torch and NumPy alone, and Triton, which comes with torch for CUDA. Times are of one selection on tensors that
@@ -39,6 +39,11 @@ from labelwise.strategies import Sabal
 Shape = tuple[int, int, int, int]
 SLOW = ("probcover", "typiclust", "bait", "batchbald", "albl", "ally")  # not made for k in the thousands, or cold
 NEEDED = {"kcenter": ("embedding",), "bss": ("embedding",), "badge": ("probs", "embedding")}
+MORE: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("bald", "batchbald", "acs-fw"), ("log_probs",)
+)  # arrays that others are not given
+MORE |= {"dynamical": ("grad_sqnorm", "grad_dot"), "ally": ("duals",)}
+DRAWS, SMALL = 8, 4000
 TARGETS = {"sabal-greedy": 0.25, "sabal-iht": 0.10, "badge": 0.05, "kcenter": 0.10}
 LARGE_TARGET, WHOLE_TARGET = 5.0, 1.0
 PAPER = {"badge": 1207, "sabal-greedy": 334, "sabal-iht": 174, "kcenter": 258, "entropy": 12}  # seconds, on a V100
@@ -55,6 +60,7 @@ class Sizes:
     middle: Shape = (20_000, 128, 10, 1000)
     wide: Shape = (4000, 256, 200, 150)
     small: Shape = (4000, 32, 5, 60)
+    million: Shape = (1_000_000, 512, 1000, 10_000)
     copied: int = 1 << 30  # numbers of the arrays that bandwidth is measured with
     width: int = 64  # of the network
     batch: int = 2048
@@ -67,6 +73,7 @@ TINY = Sizes(
     middle=(200, 8, 4, 30),
     wide=(200, 8, 130, 15),
     small=(100, 4, 3, 10),
+    million=(400, 8, 140, 20),
     copied=1 << 10,
     width=2,
     batch=64,
@@ -130,7 +137,10 @@ class Stand:
 
 
 def inputs_of(shape: Shape, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
-    """Random embeddings, softmax of random logits, and the same at temperature 1.5; the same on every device."""
+    """Random embeddings, softmax of random logits, and the same at temperature 1.5; the same on every device.
+
+    Few rows also come with what the strategies of MORE ask for.
+    """
     n, d, c, _ = shape
     chance = torch.Generator().manual_seed(0)
     logits = torch.randn(n, c, generator=chance, dtype=dtype) * 2
@@ -139,6 +149,11 @@ def inputs_of(shape: Shape, dtype: torch.dtype, device: str) -> dict[str, Tensor
         "label_probs": (logits / 1.5).softmax(1),
         "embedding": torch.randn(n, d, generator=chance, dtype=dtype),
     }
+    if n <= SMALL:
+        draws_NKC = logits[:, None] + torch.randn(n, DRAWS, c, generator=chance, dtype=dtype)
+        given |= {"log_probs": draws_NKC.log_softmax(2), "grad_sqnorm": torch.rand(n, generator=chance, dtype=dtype)}
+        given |= {"grad_dot": torch.randn(n, generator=chance, dtype=dtype)}
+        given |= {"duals": torch.rand(n, generator=chance, dtype=dtype)}
     return {name: array.to(device) for name, array in given.items()}
 
 
@@ -147,9 +162,9 @@ def select(name: str, arrays: dict[str, Tensor], k: int, iterations: int | None 
     strategy: Any = name
     if name == "sabal-iht" and iterations is not None:
         strategy = Sabal("iht", iterations=iterations, tolerance=0.0)
-    return lw.select(
-        strategy, k, probs=arrays["probs"], label_probs=arrays["label_probs"], embedding=arrays["embedding"], seed=0
-    )
+    given = ("probs", "label_probs", "embedding", *(one for one in MORE.get(name, ()) if one in arrays))
+    named: Any = {one: arrays[one] for one in given}
+    return lw.select(strategy, k, **named, seed=0)
 
 
 def reads_of(run: Callable[[], Any], n: int) -> float:
@@ -242,6 +257,34 @@ def large(stand: Stand) -> None:
     stand.say(row("sabal-greedy", shape_text(shape), *cells, met(stand, cells[0], LARGE_TARGET)))
 
 
+def million(stand: Stand) -> None:
+    """The pool of benchmarks/million.py, one selection of each without a warm-up."""
+    shape = stand.sizes.million
+    n, d, c, k = shape
+    chance = torch.Generator(stand.device).manual_seed(0)
+
+    def drawn(*size: int) -> Tensor:
+        return torch.randn(*size, generator=chance, device=stand.device)
+
+    axes_DD = torch.linalg.qr(drawn(d, d))[0] * torch.arange(1, d + 1, device=stand.device)[:, None] ** -0.5
+    centre_CD = drawn(c, d) @ axes_DD
+    own_N = torch.randint(c, (n,), generator=chance, device=stand.device)
+    arrays = {"embedding": drawn(n, d) @ axes_DD + centre_CD[own_N]}
+    logits_NC = 1.6 * (arrays["embedding"] @ centre_CD.T - centre_CD.square().sum(1) / 2)
+    arrays["probs"], arrays["label_probs"] = logits_NC.softmax(1), (logits_NC / 1.5).softmax(1)
+    del logits_NC
+    stand.say(
+        "",
+        "## A million rows, one selection without a warm-up",
+        "",
+        *head("strategy", "N, D, C, k", "seconds, float32", "reads"),
+    )
+    for name in ("kcenter", "badge", "sabal-greedy"):
+        began = time.perf_counter()
+        reads = reads_of(lambda name=name: select(name, arrays, k), n)  # type: ignore[misc]
+        stand.say(row(name, shape_text(shape), f"{time.perf_counter() - began:.1f}", f"{reads:.0f}"))
+
+
 def whole(stand: Stand) -> None:
     """VGG-16 forward over all images, then the selection."""
     n, _, c, k = stand.sizes.target
@@ -293,7 +336,7 @@ def strategies(stand: Stand) -> None:
     stand.say(*head("strategy", "N, D, C, k", "picks as on the CPU (float64)", *COSTS))
     for name in lw.strategies.names():
         same = agreement(name, sizes.small, stand.device)
-        if name in SLOW or same.startswith("not run"):
+        if name in (*SLOW, *MORE) or same.startswith("not run"):
             stand.say(row(name, shape_text(sizes.small), same, *["-"] * len(COSTS)))
             continue
         arrays = inputs_of(sizes.fewer, torch.float32, stand.device)
@@ -306,6 +349,7 @@ PARTS: dict[str, tuple[Callable[[Stand], None], int]] = {  # with the seconds th
     "whole": (whole, 15),
     "picks": (picks, 60),
     "strategies": (strategies, 30),
+    "million": (million, 60),
 }
 
 

@@ -233,7 +233,7 @@ def test_the_papers_sizes_on_the_rows_that_are_there(monkeypatch):
     assert "CIFAR100" in missing[0]
     cnn = BY_NAME["dynamical/table2"].sheets[0]
     assert (sized(cnn, "paper").start, sized(cnn, "paper").k) == (500, 250)
-    assert valid_rows(sized(BY_NAME["sabal/table2"].sheets[0], "paper")) == 6000
+    assert valid_rows(sized(BY_NAME["sabal/table2"].sheets[0], "paper")) == 2000
     assert valid_rows(sized(cnn, "paper")) == 0
 
 

@@ -192,7 +192,8 @@ def measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, 
     if held is None:
         return {}, trained
     rows, labels = held
-    return evaluate(fit.reader, rows, rows.ids, torch.tensor(session.as_answers(labels))), trained
+    answers = torch.tensor(session.as_answers(labels))
+    return evaluate(fit.reader, rows, rows.ids, answers, session._gathering.batch), trained
 
 
 def _test_rows(

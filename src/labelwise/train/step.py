@@ -39,7 +39,7 @@ class Step:
         if self._can_be_captured():
             held = moved(task.rows.held, self.device, dtype)
             self._captured = Captured(
-                lambda index_B: self._take(take(held, index_B), index_B, state), how.batch, self.device, self._stamp
+                lambda index_B: self._take(take(held, index_B), index_B, state), self.device, self._stamp
             )
 
     def __call__(self, place_B: Tensor, index_B: Tensor, key: Key, state: State) -> Stepped:
