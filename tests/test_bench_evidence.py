@@ -5,11 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
-from labelwise.bench.evidence import gather, records_of, report, together
+from labelwise.bench.evidence import gather, levels_of, report
+from labelwise.bench.evidence_runs import Source, joined, records_of
+from labelwise.bench.evidence_tables import reach, standings
 from labelwise.bench.kept_curves import Kept
 from labelwise.errors import ArgumentError, StoreError
+from labelwise.report.figure import banded
 from labelwise.report.record import Record, append
+from labelwise.report.saved import labels_saved
+from labelwise.report.table import saved_text
+from labelwise.report.words import markdown_table
 
 SHIFT = {"random": 0.0, "margin": 0.06, "coin": 0.0, "worse": -0.06}
 
@@ -39,12 +46,12 @@ def run(tmp_path):
 
 
 def test_the_report_says_who_wins_and_who_makes_no_difference(run, tmp_path):
-    experiments = report([run], tmp_path / "out", command="labelwise bench report run")
-    assert [one.name for one in experiments] == ["numbers/mlp", "one/mlp", "three/mlp"]
+    found = report([run], tmp_path / "out", command="labelwise bench report run")
+    assert [one.name for one in found.experiments] == ["numbers/mlp", "one/mlp", "three/mlp"]
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "margin beats random measurably on 3 of 3 experiments" in text
-    assert "worse beats random on none of 3, loses to it on 3" in text
-    assert "coin makes no measurable difference to random on any of 3 experiments" in text
+    assert "- margin beats random on 3 of 3 experiments.\n" in text
+    assert "- worse beats random on none of 3 experiments, loses to it on 3.\n" in text
+    assert "coin makes no measurable difference to random on any of 3 experiments.\n" in text
     assert text.index("- margin") < text.index("- coin") < text.index("- worse")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
@@ -72,9 +79,10 @@ def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path)
     report([tmp_path / "run"], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     for name in ("margin", "coin", "worse"):
-        assert f"- {name} cannot be compared with random yet\n" in text
-    assert "rest on 5 seeds, too few for any test" in text
-    assert "measurabl" not in text.split("##")[0]
+        assert f"- {name} cannot be compared with random yet: 5 seeds, 7 or more are needed.\n" in text
+    assert "No strategy can be compared with random yet: 5 seeds, 7 or more are needed." in text
+    assert "measurabl" not in text
+    assert "0/1/0" not in text
 
 
 def test_a_report_made_again_from_its_own_records_is_the_same(run, tmp_path):
@@ -84,17 +92,17 @@ def test_a_report_made_again_from_its_own_records_is_the_same(run, tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
-def test_rounds_found_twice_unfinished_runs_and_nothing(run, tmp_path):
+def test_rounds_found_twice_and_nothing(run, tmp_path):
     found = records_of(run)
-    with pytest.raises(ArgumentError, match="found twice"):
-        gather(found + found[:1])
+    with pytest.raises(ArgumentError, match="round 0 of 'numbers/mlp/random/0' was found twice; remove one"):
+        joined([Source(run, found + found[:1])])
     cut = [r for r in found if not (r.run == "one/mlp/margin/3" and r.round == 3)]
-    (one,) = (e for e in gather(cut) if e.name == "one/mlp")
+    (one,) = (e for e in gather(cut).experiments if e.name == "one/mlp")
     assert one.curves["margin"].seeds == (0, 1, 2, 4, 5, 6, 7)
     with pytest.raises(StoreError, match="nothing there"):
         records_of(tmp_path / "no")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArgumentError, match="no finished round"):
+    with pytest.raises(ArgumentError, match="finished runs were expected, found nothing"):
         report([tmp_path / "empty"], tmp_path / "out")
 
 
@@ -156,9 +164,233 @@ def test_ranks_of_each_metric_are_apart_and_an_oracle_is_not_ranked(run):
         for r in found
         if r.strategy == "margin" and "accuracy" in r.metrics
     ]
-    by_metric = {one.metric: one for one in together(gather(found))}
+    by_metric = {one.metric: one for one in gather(found).overall}
     assert set(by_metric) == {"accuracy", "rmse"}
     assert by_metric["accuracy"].ranks.experiments == 2
     assert by_metric["accuracy"].ranks.names[0] == "margin"
     assert "oracle" not in by_metric["accuracy"].ranks.names
     assert by_metric["rmse"].scores[("margin", "random")].wins == 1
+
+
+def test_the_oracle_is_outside_the_correction_and_not_judged(run):
+    found = records_of(run)
+    more = [
+        Record(r.run.replace("margin", "oracle"), "oracle", r.seed, r.round, r.labels, {"accuracy": 0.99})
+        for r in found
+        if r.run.startswith("one/mlp/margin")
+    ]
+    (plain,) = (one for one in gather(found).experiments if one.name == "one/mlp")
+    (beside,) = (one for one in gather(found + more).experiments if one.name == "one/mlp")
+    assert beside.against == plain.against
+    assert beside.table.rows[-1].verdict == "no contender: it looks at the test rows"
+
+
+# --- what is missing -------------------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_run_says_so_at_the_top_and_compares_finished_runs_only(run, tmp_path):
+    """Worse was stopped early everywhere, where its curve is short and high, and margin on some seeds."""
+    for path in (run / "records").glob("*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        kept = [x for x in lines if not ('"strategy":"worse"' in x and '"round":3' in x)]
+        path.write_text("".join(x for x in kept if not ('/margin/7"' in x and '"round":3' in x)))
+    found = report([run], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert text.split("\n")[2] == (
+        "- This benchmark is unfinished: 69 of 96 runs are there, and only those are compared."
+    )
+    assert "- one/mlp: 23 of 32 runs finished; missing: worse (none), margin (seed 7).\n" in text
+    assert all("worse" not in one.curves for one in found.experiments)
+    assert all(set(group.ranks.names) == {"random", "coin"} for group in found.overall)
+    assert "Without a rank: margin (seeds missing on one/mlp, three/mlp)." in text
+    assert "Seeds that are there, of 8: margin 7." in text
+
+
+def test_a_configuration_says_what_should_be_there(tmp_path):
+    config = {"datasets": [{"name": "digits"}, {"name": "digits", "hard": "noise"}], "models": ["mlp"]}
+    config |= {"strategies": ["margin"], "seeds": 8, "start": 20, "k": 10, "rounds": 3}
+    for record in records("digits", rounds=4):
+        if record.strategy in ("random", "margin") and (record.strategy, record.seed) != ("margin", 7):
+            append(tmp_path / "run" / "records" / "x.jsonl", record)
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    lines = report([tmp_path / "run"], tmp_path / "out").lines
+    assert lines[0].startswith("This benchmark is unfinished: 15 of 32 runs are there")
+    assert lines[1] == "digits+noise/mlp: 0 of 16 runs finished; missing: random (none), margin (none)."
+    assert lines[2] == "digits/mlp: 15 of 16 runs finished; missing: margin (seed 7)."
+    assert report([tmp_path / "out"], tmp_path / "again").lines == lines  # the configuration is kept with the records
+    assert (
+        f"labelwise bench run {tmp_path / 'out' / 'config.yaml'} --out" in (tmp_path / "out" / "report.md").read_text()
+    )
+    (tmp_path / "run" / "config.yaml").write_text("models: []\n")
+    assert any(
+        "Whether runs are missing is not known" in line for line in report([tmp_path / "run"], tmp_path / "o").lines
+    )
+
+
+def test_a_report_in_the_folder_of_its_run_reads_the_live_records(run, tmp_path):
+    report([run], run)
+    for record in records("later"):
+        append(run / "records" / "later.jsonl", record)
+    assert "later/mlp" in [one.name for one in report([run], run).experiments]
+    with pytest.raises(ArgumentError, match="is the folder of a run; name another one"):
+        report([tmp_path / "other"], run)
+
+
+# --- several folders -------------------------------------------------------------------------------------------------
+
+
+def folder_of(path, **changes):
+    config = {"datasets": ["digits"], "models": [{"name": "mlp", "epochs": 5}], "strategies": ["margin"]}
+    config |= {"seeds": 8, "start": 20, "k": 10, "rounds": 3, **changes}
+    seeds = config["seeds"] if isinstance(config["seeds"], list) else range(8)
+    for record in records("digits", seeds=16):
+        if record.strategy in ("random", "margin") and record.seed in seeds:
+            append(path / "records" / "x.jsonl", record)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_folders_with_other_seeds_are_one_benchmark(tmp_path):
+    both = [folder_of(tmp_path / "a"), folder_of(tmp_path / "b", seeds=list(range(8, 16)), device="cpu")]
+    (one,) = report(both, tmp_path / "out").experiments
+    assert one.curves["margin"].seeds == tuple(range(16))
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.yaml")) == ["config-1.yaml", "config-2.yaml"]
+    report(both[:1], tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").glob("*.yaml")] == ["config.yaml"]
+
+
+def test_folders_of_different_configurations_are_refused_with_the_difference(tmp_path):
+    a = folder_of(tmp_path / "a")
+    b = folder_of(tmp_path / "b", seeds=list(range(8, 16)), models=[{"name": "mlp", "epochs": 50}])
+    with pytest.raises(
+        ArgumentError, match=r"digits/mlp is not the same in .*a and .*b: model.parameters.epochs: 5 in .*a, 50"
+    ):
+        report([a, b], tmp_path / "out")
+    c = folder_of(tmp_path / "c", seeds=list(range(8, 16)), datasets=[{"name": "digits", "limit": 300}])
+    with pytest.raises(ArgumentError, match=r"data.limit: None in .*a, 300 in .*c.*Report them apart"):
+        report([a, c], tmp_path / "out")
+    counts = [replace(r, labels=2 * r.labels) for r in records("digits", seeds=16) if r.seed > 7]
+    with pytest.raises(ArgumentError, match=r"digits/mlp: runs of one experiment have the same label counts; found"):
+        gather([*records_of(a), *counts])
+
+
+def test_the_same_seeds_in_two_folders_are_refused_by_name(tmp_path):
+    a, b = folder_of(tmp_path / "a"), folder_of(tmp_path / "b")
+    with pytest.raises(
+        ArgumentError, match=r"digits/mlp/random/0 is in .*a and in .*b: .*other seeds or another label"
+    ):
+        report([a, b], tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"a was named twice; name each folder once"):
+        report([a, tmp_path / "b" / ".." / "a"], tmp_path / "out")
+
+
+# --- words and tables ------------------------------------------------------------------------------------------------
+
+
+def test_the_median_of_two_experiments_is_their_middle(run):
+    (group,) = (one for one in gather(records_of(run)).overall if one.metric == "accuracy")
+    titles, rows = standings(group)
+    shares = [row.saved.share for one in group.experiments for row in one.table.rows if row.strategy == "margin"]
+    (margin,) = (row for row in rows if row[0] == "margin")
+    assert len(shares) == 2
+    assert shares[0] != shares[1]
+    assert margin[titles.index("speed-up")] == f"{1 / (1 - sum(shares) / 2):.2f}"
+
+
+def test_wins_are_counted_after_the_correction_and_single_tests_beside_them(tmp_path):
+    """Seven strategies and nine seeds: one that loses on two of them passes a single test and not the correction."""
+    for seed in range(9):
+        for place, name in enumerate(("random", "sure", "near", *"abcde")):
+            up = {"sure": 0.05, "near": 0.05 if seed > 1 else -0.02}.get(name, 0.01 * (-1) ** (seed + place))
+            for number in range(3):
+                value = 0.5 + 0.1 * number + (up if name != "random" and number else 0)
+                record = Record(f"d/m/{name}/{seed}", name, seed, number, 10 + 10 * number, {"accuracy": value})
+                append(tmp_path / "d.jsonl", record)
+    lines = report([tmp_path / "d.jsonl"], tmp_path / "out").lines
+    assert "after Holm's correction" in lines[0]
+    assert "sure beats random on 1 of 1 experiment." in lines
+    assert (
+        "near makes no measurable difference to random on the only experiment (single tests: 1 better, 0 worse)."
+        in lines
+    )
+
+
+def test_numbers_that_no_model_learnt_are_said_and_not_counted(run, tmp_path):
+    path = run / "records" / "numbers.jsonl"
+    for r2, counted in ((0.2, True), (-0.1, False)):
+        changed = [replace(one, metrics={**one.metrics, "r2": r2}) for one in records("numbers", "rmse")]
+        path.write_text("".join(one.to_json() + "\n" for one in changed))
+        found = report([run], tmp_path / "out")
+        assert f"margin beats random on {3 if counted else 2} of {3 if counted else 2} experiments." in found.lines
+        text = (tmp_path / "out" / "report.md").read_text()
+        assert ("numbers/mlp is not counted. No model here predicts better than the mean" in text) is not counted
+        assert text.count("(the best R² there is -0.10, ") == (0 if counted else 2)
+        assert (
+            "predicts better than the mean" in (tmp_path / "out" / "numbers-mlp" / "page.html").read_text()
+        ) is not counted
+
+
+def test_tables_hold_whatever_a_strategy_is_called_and_are_best_first(tmp_path):
+    for record in records("one"):
+        name = {"coin": "a|b", "margin": "zz"}.get(record.strategy, record.strategy)
+        append(tmp_path / "one.jsonl", replace(record, strategy=name, run=f"one/mlp/{name}/{record.seed}"))
+    (one,) = report([tmp_path / "one.jsonl"], tmp_path / "out").experiments
+    assert [row.strategy for row in one.table.rows] == ["random", "zz", "a|b", "worse"]
+    for line in (tmp_path / "out" / "report.md").read_text().splitlines():
+        if line.startswith("|") and "a" in line:
+            assert "a|b" not in line.replace("a\\|b", "")
+    bars = {
+        line.replace("\\|", "").count("|")
+        for line in markdown_table(*standings(gather(one.records).overall[0])).split("\n")
+    }
+    assert len(bars) == 1
+
+
+def test_without_random_and_with_one_seed(tmp_path):
+    for record in records("one", seeds=1):
+        append(tmp_path / "all.jsonl", record)
+        if record.strategy != "random":
+            append(tmp_path / "none.jsonl", record)
+    assert report([tmp_path / "none.jsonl"], tmp_path / "a").lines == [
+        "Random was not run, so there is nothing to compare the strategies with."
+    ]
+    report([tmp_path / "all.jsonl"], tmp_path / "b")
+    assert "± –" not in (tmp_path / "b" / "report.md").read_text() + (tmp_path / "b" / "report.html").read_text()
+
+
+def test_labels_to_reach_a_level_that_was_asked_for(run, tmp_path):
+    found = report([run], tmp_path / "out", levels=levels_of(["0.7", "0.3", "0.99", "rmse=1.3"]))
+    (one,) = (each for each in found.experiments if each.name == "one/mlp")
+    titles, rows = reach(one, 0.7)
+    by_name = {row[0]: dict(zip(titles, row)) for row in rows}
+    assert float(by_name["margin"]["labels"]) < float(by_name["random"]["labels"])
+    saved = labels_saved(one.curves["margin"], one.curves["random"], level=0.7)
+    assert by_name["margin"]["labels saved"] == saved_text(saved)
+    assert {row[1] for row in reach(one, 0.3)[1]} == {"20"}  # with the first labels
+    assert {row[1] for row in reach(one, 0.99)[1]} == {"not with 50"}
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert text.count("Labels to reach test accuracy 70.0 %:") == 2
+    assert text.count("Labels to reach test RMSE 1.300:") == 1
+    assert "Labels to reach test accuracy 70.0" in (tmp_path / "out" / "report.html").read_text()
+    with pytest.raises(ArgumentError, match="none of these runs is measured by mae"):
+        report([run], tmp_path / "out", levels=levels_of(["mae=3"]))
+    for bad, said in (
+        ("90", "a share of accuracy between 0 and 1"),
+        ("high", "a level such as 0.9"),
+        ("0.9x", "found"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            levels_of([bad])
+
+
+def test_every_strategy_has_a_band_somewhere(tmp_path):
+    names = ["random", *(f"s{i}" for i in range(9))]
+    for record in records("one"):
+        if record.strategy == "random":
+            for name in names:
+                append(tmp_path / "one.jsonl", replace(record, strategy=name, run=f"one/mlp/{name}/{record.seed}"))
+    (one,) = report([tmp_path / "one.jsonl"], tmp_path / "out").experiments
+    assert len(banded(one.curves, "random")) == 4
+    assert (tmp_path / "out" / "one-mlp" / "bands.png").read_bytes().startswith(b"\x89PNG")
+    assert "one-mlp/bands.png" in (tmp_path / "out" / "report.md").read_text()
+    assert "shaded (of random, s0, s1, s2)" in (tmp_path / "out" / "one-mlp" / "page.html").read_text()

@@ -98,7 +98,7 @@ def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
         "column 'age': 12 of 119 values are missing",
         "test RMSE (lower is better)",
         "Test R² at the last count: random",
-        "kcenter too few seeds to tell (2; 4 or more are needed)",
+        "kcenter: cannot be compared yet: 2 seeds, 6 or more are needed",
     ):
         assert text in said
     page = (out / "report.html").read_text()

@@ -8,9 +8,10 @@ import pytest
 
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.report import Curves, Saved, labels_saved, labels_to_reach, metric_named, verdict
+from labelwise.report import Curves, labels_saved, labels_to_reach, metric_named
 from labelwise.report.curves import crossing
 from labelwise.report.saved import interval
+from labelwise.report.table import saved_text, speed_text
 
 COUNTS = np.arange(20.0, 221.0, 20.0)
 
@@ -34,14 +35,15 @@ def test_the_share_by_hand():
     assert saved.share == pytest.approx(0.4)
     assert (saved.low, saved.high) == (pytest.approx(0.4), pytest.approx(0.4))
     assert saved.bound == "exact"
-    assert verdict(saved) == "saves about 40 % of labels (40 % to 40 %)"
+    assert saved.speed_up == (pytest.approx(50 / 30),) * 3
 
 
 def test_a_strategy_that_loses():
     saved = labels_saved(same("bad", [0.4, 0.6], [10, 50]), same("random", [0.4, 0.8], [10, 50]))
     assert (saved.labels, saved.labels_random) == (pytest.approx(50), pytest.approx(30))
     assert saved.share == pytest.approx(1 - 50 / 30)
-    assert verdict(saved) == "needs more labels than random: about 67 % more (67 % to 67 %)"
+    assert saved.below_zero
+    assert speed_text(saved) == "0.60 (0.60 to 0.60)"
 
 
 def test_a_metric_that_falls_mirrors_one_that_rises():
@@ -57,7 +59,8 @@ def test_identical_curves_show_no_difference():
     values = np.random.default_rng(0).normal(0.5, 0.2, (5, 10))
     saved = labels_saved(lines("copy", values, COUNTS[:10]), lines("random", values.copy(), COUNTS[:10]))
     assert (saved.share, saved.low, saved.high) == (0, 0, 0)
-    assert verdict(saved) == "no measurable difference from random"
+    assert not saved.above_zero
+    assert not saved.below_zero
 
 
 def test_random_that_never_gets_there_gives_a_lower_bound():
@@ -68,7 +71,8 @@ def test_random_that_never_gets_there_gives_a_lower_bound():
     assert saved.bound == "at least"
     assert saved.share == pytest.approx(1 - 28 / 50)
     assert (saved.low, saved.high) == (pytest.approx(1 - 28 / 50), 1)
-    assert verdict(saved) == "saves at least 44 % of labels (44 % or more)"
+    assert saved_text(saved) == "≥ 44 % (44 % or more)"
+    assert speed_text(saved) == "≥ 1.79 (1.79 or more)"
     final = labels_saved(good, random, level="final")
     assert final.level == pytest.approx(0.9)
     assert final.share == pytest.approx(1 - 30 / 50)
@@ -80,7 +84,8 @@ def test_a_strategy_that_never_gets_there_gives_an_upper_bound():
     assert saved.labels is None
     assert saved.share == pytest.approx(1 - 50 / 45)
     assert (saved.low, saved.high) == (-math.inf, pytest.approx(1 - 50 / 45))
-    assert verdict(saved) == "needs more labels than random: at least 11 % more (11 % or more)"
+    assert saved_text(saved) == "≤ −11 % (−11 % or less)"
+    assert speed_text(saved) == "≤ 0.90 (0.00 to 0.90)"
 
 
 def test_a_level_nobody_reaches_is_not_compared():
@@ -88,13 +93,14 @@ def test_a_level_nobody_reaches_is_not_compared():
     assert saved.bound == "unknown"
     assert math.isnan(saved.share)
     assert interval(saved) == "not bounded"
-    assert verdict(saved).startswith("not comparable")
+    assert saved_text(saved) == speed_text(saved) == "–"
+    assert math.isnan(saved.speed_up[0])
 
 
 def test_equal_budgets_and_a_level_out_of_reach_save_at_least_nothing():
     saved = labels_saved(same("a", [0.4, 0.9], [10, 50]), same("random", [0.4, 0.8], [10, 50]), level="final")
     assert (saved.share, saved.bound) == (0, "at least")
-    assert verdict(saved) == "no measurable difference from random"
+    assert not saved.above_zero
 
 
 def test_the_interval_is_that_of_every_resample():
@@ -120,7 +126,7 @@ def test_pairing_by_seed_removes_what_seeds_share():
     shared = rng.normal(0, 0.2, (6, 1))
     rise = 0.5 + 0.4 * np.linspace(0, 1, 11)
     random, ahead = lines("random", rise + shared, COUNTS), lines("a", rise + 0.04 + shared, COUNTS)
-    assert labels_saved(ahead, random).better
+    assert labels_saved(ahead, random).above_zero
     turned = Curves("a", ahead.metric, ahead.seeds, ahead.labels_T, ahead.values_ST[[1, 2, 3, 4, 5, 0]])
     apart = labels_saved(turned, random)
     assert apart.high - apart.low > 5 * (labels_saved(ahead, random).high - labels_saved(ahead, random).low)
@@ -145,13 +151,13 @@ def test_one_key_one_interval():
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_few_seeds_give_no_verdict(seeds):
+def test_few_seeds_show_no_interval(seeds):
     saved = labels_saved(
         same("a", [0.4, 0.9], [10, 50], seeds=seeds), same("random", [0.4, 0.8], [10, 50], seeds=seeds)
     )
     assert saved.share == pytest.approx(0.16)  # 42 labels instead of 50
-    assert not saved.better
-    assert verdict(saved) == f"too few seeds to tell ({seeds}; 4 or more are needed)"
+    assert saved_text(saved) == "16 %"
+    assert speed_text(saved) == "1.19"
 
 
 def test_bad_arguments_are_refused():
@@ -165,15 +171,6 @@ def test_bad_arguments_are_refused():
         labels_saved(same("a", [1.0, 0.5], [10, 50], "rmse"), random)
     with pytest.raises(ArgumentError, match="100 draws"):
         labels_saved(a, random, draws=3)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [(0.12, 0.44, "saves about 31 %"), (-0.1, 0.4, "no measurable difference"), (-0.5, -0.1, "needs more labels")],
-)
-def test_the_verdict_follows_the_interval(low, high, words):
-    share = {0.12: 0.31, -0.1: 0.2, -0.5: -0.3}[low]
-    assert words in verdict(Saved("a", "random", 0.9, 69, 100, share, "exact", low, high, 5))
 
 
 def noisy(rng, rate, shared_S1):
@@ -194,6 +191,6 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(rate):
         one, two = (lines(n, noisy(rng, r, shared_S1), COUNTS) for n, r in (("a", rate), ("random", 60.0)))
         saved = labels_saved(one, two, key=Key(trial), draws=500)
         held += saved.low <= truth <= saved.high
-        better += saved.better
+        better += saved.above_zero
     assert held >= 180
     assert better <= 10 if rate == 60.0 else better >= 190

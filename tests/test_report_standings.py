@@ -101,6 +101,11 @@ def test_win_tie_loss_counts_both_ways():
     assert scores[("same", "random")].text == "0/2/0"
 
 
+def test_pairs_with_too_few_seeds_for_any_outcome_have_no_score():
+    assert win_tie_loss({"one": three(0, seeds=5)}) == {}
+    assert win_tie_loss({"one": three(0, seeds=5), "two": three(1)})[("good", "random")].text == "1/0/0"
+
+
 def test_ranks_friedman_and_critical_difference_equal_scipy_and_the_published_example():
     rng = np.random.default_rng(0)
     names, areas = "abcd", rng.normal(size=(6, 4)) + np.array([0, 0.5, 1.0, 2.0])

@@ -16,8 +16,9 @@ from labelwise.bench.features import key_of, prepared
 from labelwise.bench.headroom import best_batch
 from labelwise.bench.kept_runs import kept_rounds
 from labelwise.bench.models import learner_for
-from labelwise.bench.suite import ORACLE, Cell
+from labelwise.bench.suite import Cell
 from labelwise.report.record import Record
+from labelwise.report.verdict import ORACLE
 from labelwise.session import Session
 from labelwise.strategies import Random
 

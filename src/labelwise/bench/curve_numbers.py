@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from labelwise.report import Record, learning_curves, summarise
-from labelwise.report.paired import Paired, paired
 
 
 def numbers_of(records: list[Record], metric: str) -> dict[str, dict[str, Any]]:
@@ -41,41 +39,31 @@ def labels_to(labels: list[int], values: list[float], level: float) -> float | N
 def saved_numbers(records: list[Record], metric: str) -> dict[str, dict[str, Any]]:
     """For each name but random: the share of labels saved, its interval (None where open), and the paired test."""
     shown = {}
-    tests = _tests(records, metric)
     for row in summarise(records, metric).rows:
-        if row.saved is not None:
-            ends = (row.saved.share, row.saved.low, row.saved.high, tests[row.strategy].p)
-            share, low, high, p = (value if math.isfinite(value) else None for value in ends)
+        if row.saved is not None and row.found is not None:
+            ends = (row.saved.share, row.saved.low, row.saved.high, row.found.test.p, row.found.p)
+            share, low, high, p, holm = (value if math.isfinite(value) else None for value in ends)
             shown[row.strategy] = {"saved": share, "low": low, "high": high, "verdict": row.verdict}
-            shown[row.strategy] |= {"area_gain": tests[row.strategy].difference, "area_p": p}
+            shown[row.strategy] |= {"area_gain": row.found.test.difference, "area_p": p, "area_p_holm": holm}
     return shown
 
 
 def against_random(records: list[Record], metric: str) -> str:
-    """Who measurably beats random, who loses to it and who cannot be told from it, by labels saved and by area."""
-    rows = [row for row in summarise(records, metric).rows if row.saved is not None]
-    tests = _tests(records, metric)
-    ahead = {row.strategy for row in rows if row.saved and row.saved.better}
-    behind = {row.strategy for row in rows if row.saved and row.saved.worse}
-    won = {name for name, test in tests.items() if test.won()}
-    lost = {name for name, test in tests.items() if test.lost()}
-    said = [
-        f"Labels saved against random, at the best level both reach: {_groups(tests, ahead, behind)}.",
-        f"Area under the curve against random, paired by seed (sign-flip test at 5 %): {_groups(tests, won, lost)}.",
-    ]
-    if "ally" in tests and "ally" not in ahead | won:
-        said.append("ALLY does not measurably beat random here.")
-    return " ".join(said)
-
-
-def _groups(names: Iterable[str], better: set[str], worse: set[str]) -> str:
-    """Names by what was found of them."""
-    parts = {"better": better, "worse": worse, "not told apart": set(names) - better - worse}
-    found = {what: [name for name in names if name in group] for what, group in parts.items()}
-    return "; ".join(f"{what}: {', '.join(group)}" for what, group in found.items() if group)
-
-
-def _tests(records: list[Record], metric: str) -> dict[str, Paired]:
-    curves = learning_curves(records, metric)
-    random = curves.get("random")
-    return {name: paired(lines, random) for name, lines in curves.items() if random and name != "random"}
+    """Who is measurably better than random, who worse, and who cannot be told from it or not be compared yet."""
+    found = {row.strategy: row.found for row in summarise(records, metric).rows if row.found is not None}
+    if not found:
+        return "Nothing was run beside random."
+    first = next(iter(found.values()))
+    parts = {
+        "better": "better",
+        "worse": "worse",
+        "same": "no measurable difference",
+        "open": f"cannot be compared yet, {first.needed} seeds or more are needed",
+    }
+    groups = {what: [name for name in found if found[name].outcome == what] for what in parts}
+    shown = "; ".join(f"{parts[what]}: {', '.join(names)}" for what, names in groups.items() if names)
+    holm = f", Holm's correction for {first.compared} strategies" if first.compared > 1 else ""
+    said = f"Area under the curve against random (paired sign-flip test by seed, 5 %{holm}): {shown}."
+    if "ally" in found and found["ally"].outcome != "better":
+        said += " ALLY does not measurably beat random here."
+    return said

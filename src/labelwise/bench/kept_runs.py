@@ -130,20 +130,22 @@ def begun(path: Path, settings: dict[str, Any]) -> bool:
     return True
 
 
-def differences(before: Any, now: Any, where: str = "") -> list[str]:
-    """One line for each value that differs between two settings."""
+def differences(before: Any, now: Any, where: str = "", sides: tuple[str, str] = ("in the run", "now")) -> list[str]:
+    """One line for each value that differs between two settings; `sides` is what each of the two is called."""
     if isinstance(before, dict) and isinstance(now, dict):
         return [
             line
             for key in dict.fromkeys([*before, *now])
-            for line in differences(before.get(key), now.get(key), f"{where}.{key}".lstrip("."))
+            for line in differences(before.get(key), now.get(key), f"{where}.{key}".lstrip("."), sides)
         ]
+    one, other = sides
     if isinstance(before, list | tuple) and isinstance(now, list | tuple):
-        lines = [line for i, (a, b) in enumerate(zip(before, now)) for line in differences(a, b, f"{where}[{i}]")]
+        pairs = enumerate(zip(before, now))
+        lines = [line for i, (a, b) in pairs for line in differences(a, b, f"{where}[{i}]", sides)]
         if len(before) != len(now):
-            lines.append(f"{where}: {len(before)} entries in the run, {len(now)} now")
+            lines.append(f"{where}: {len(before)} entries {one}, {len(now)} {other}")
         return lines
-    return [] if before == now else [f"{where or 'all of it'}: {before!r} in the run, {now!r} now"]
+    return [] if before == now else [f"{where or 'all of it'}: {before!r} {one}, {now!r} {other}"]
 
 
 def _replay(curve: Curve, done: list[Record], path: Path) -> None:

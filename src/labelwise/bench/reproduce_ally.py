@@ -27,6 +27,7 @@ from labelwise.bench.reproductions import Reproduction, Result, Setting, fixed
 from labelwise.choose.dual_head import DualHead
 from labelwise.keys import Key
 from labelwise.report import Record, learning_curves, markdown, png, summarise
+from labelwise.report.learnt import nothing_learnt
 from labelwise.signals.forward import ModelReader
 from labelwise.signals.spec import Duals, Probs
 from labelwise.strategies import Badge, Bait, Entropy, KCenter, Random
@@ -92,7 +93,7 @@ def figure3(setting: Setting, study: Study | None = None) -> Result:
         numbers[split.name]["against_random"] = saved_numbers(ran, "rmse")
         panels[f"split by {split.name}"] = learning_curves(ran, "rmse")
         ends = {name: shown["mean"][-1] for name, shown in numbers[split.name]["r2"].items()}
-        verdicts.append(f"Split by {split.name}: {against_random(ran, 'rmse')} {_r2(ends)}")
+        verdicts.append(f"Split by {split.name}: {against_random(ran, 'rmse')} {_r2(ran, ends)}")
         tables += [f"Split by {split.name}, {kind}:\n\n{markdown(summarise(ran, kind))}" for kind in ("rmse", "r2")]
         records += ran
     verdict = " ".join(verdicts) + " The paper finds ALLY ahead of random and core-set, most at the beginning."
@@ -173,11 +174,9 @@ def _clusters(count: int) -> str:
     return f"{count} cluster{'s' if count > 1 else ''}"
 
 
-def _r2(ends: dict[str, float]) -> str:
-    best = max(ends, key=lambda name: ends[name])
-    if ends[best] > 0:
-        return f"R² at the last count: {', '.join(f'{name} {value:.2f}' for name, value in ends.items())}."
-    return f"No model predicts better than the mean there (the best R² at the last count is {ends[best]:.2f}, {best})."
+def _r2(ran: list[Record], ends: dict[str, float]) -> str:
+    shown = f"R² at the last count: {', '.join(f'{name} {value:.2f}' for name, value in ends.items())}."
+    return nothing_learnt(ran) or shown
 
 
 def _falls(numbers: dict[str, Any], names: Any, copies: tuple[int, ...]) -> str:

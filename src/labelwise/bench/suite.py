@@ -15,8 +15,8 @@ from labelwise.bench.hard import Hard, read_hard
 from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError
 from labelwise.recipes import Recipe
+from labelwise.report.verdict import ORACLE
 
-ORACLE = "oracle"  # no strategy: it looks at the test rows, to show the headroom
 FEATURES = ("auto", "raw", "tfidf", "encoder")
 
 
@@ -162,7 +162,7 @@ def slug(text: str) -> str:
 
 def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
     section = named(entry, where)
-    name = known(section.text("name")).name
+    name = _known(section.text("name"), where)
     section.where = f"{where}: {name}"
     hard = read_hard(section.any("hard", None), section.where, known(name).task)
     spec = DataSpec(
@@ -185,6 +185,13 @@ def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
     return spec
 
 
+def _known(name: str, where: str) -> str:
+    try:
+        return known(name).name
+    except ArgumentError as error:
+        raise ArgumentError(f"{where}: {error}") from error
+
+
 def _wanted(entries: list[Any], where: str) -> list[StrategySpec]:
     """Random first, then the strategies of all entries; one that is spelt out takes the place of its name in `all`."""
     spelt = [_strategy(entry, where) for entry in entries if entry != "all"]
@@ -203,6 +210,9 @@ def _strategy(entry: Any, where: str) -> StrategySpec:
         known_names = ", ".join([*strategies.ALL, ORACLE, "all"])
         raise ArgumentError(f"{section.where}: there is no strategy {name!r}; expected one of {known_names}.{first}")
     label, weights = section.text("label", None), section.flag("weights", False)
+    if label is not None and label != name and (label in (*strategies.ALL, ORACLE) or name == ORACLE):
+        expected = "none, since it is no contender" if name == ORACLE else "one that is no other strategy's name"
+        raise section.error("label", expected, label)
     datasets = section.texts("datasets", None)
     spec = StrategySpec("", name, section.rest(), weights, datasets)
     _check_strategy(spec, section)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.compared import ENOUGH
 from labelwise.cli.select import MAX_MEMORY
 from labelwise.cli.stopped import Stopped
 
@@ -162,13 +163,16 @@ def _last_words(trace: str) -> str:
 def report(
     runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Folders of `bench run`."),
     out: Path = typer.Option(Path("labelwise-report"), help="Folder for the report."),
+    at: list[str] = typer.Option(
+        None, metavar="LEVEL", help="Labels to reach this accuracy, such as 0.9, or rmse=5; may be given again."
+    ),
 ) -> None:
     """What the runs show: curves, labels saved, tests and a verdict."""
     from labelwise.bench import evidence
-    from labelwise.bench.evidence_text import verdicts
 
-    command = shlex.join(["labelwise", "bench", "report", *map(str, runs), "--out", str(out)])
-    for line in verdicts(evidence.report(runs, out, command)):
+    words = ["labelwise", "bench", "report", *map(str, runs), "--out", str(out)]
+    command = shlex.join([*words, *(word for level in at or () for word in ("--at", level))])
+    for line in evidence.report(runs, out, command, evidence.levels_of(at or ())).lines:
         typer.echo(f"- {line}")
     typer.echo(f"Written: {out / 'report.html'}, report.md, standings.csv, the pictures and the records beside them")
 
@@ -179,7 +183,9 @@ def replay(
     strategies: str = typer.Option(
         None, help="What to compare, by name, with commas; random is always among them. [dim]That of the project[/]"
     ),
-    seeds: int = typer.Option(5, min=1, help="Runs of each strategy, each with its own test rows and first labels."),
+    seeds: int = typer.Option(
+        None, min=1, help=f"Runs of each strategy, each with its own test rows and first labels. {ENOUGH}"
+    ),
     k: int = typer.Option(None, "-k", "--k", min=1, help="Labels of each round; a tenth of the rows otherwise."),
     test: float = typer.Option(0.3, help="Share of the labelled rows to test on."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),

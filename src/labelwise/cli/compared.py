@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labelwise.report.record import Record
     from labelwise.report.table import Table
 
+ENOUGH = "[dim]As many as a verdict takes: 6 for one strategy beside random, 7 for two or three, ...[/]"
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -62,6 +63,14 @@ def check_drawing() -> None:
 def names_of(recipes: str) -> tuple[str, ...]:
     """Names with commas between them, each once, random first."""
     return tuple(dict.fromkeys(["random", *(one.strip() for one in recipes.split(",") if one.strip())]))
+
+
+def enough(names: Sequence[str]) -> int:
+    """The fewest seeds with which one of these, random among them, can be told from random."""
+    from labelwise.report.paired import seeds_needed
+    from labelwise.report.verdict import LEVEL
+
+    return seeds_needed(max(1, len(names) - 1), LEVEL)
 
 
 def watch(plan: Comparison, records: Iterable[Record], console: Console, about: About) -> tuple[list[Record], bool]:
@@ -231,5 +240,5 @@ def _table(table: Table) -> RenderableType:
         means = [metric.text(stat.mean) for stat in row.at]
         area = texts[1 + len(table.counts)]
         shown.add_row(row.strategy, *means, area, seconds(row.select_seconds), saved_text(row.saved))
-    verdicts = [Text.assemble((row.strategy, "bold"), " ", row.verdict) for row in table.rows if row.saved]
+    verdicts = [Text.assemble((row.strategy, "bold"), ": ", row.verdict) for row in table.rows if row.saved]
     return Group(shown, *verdicts)

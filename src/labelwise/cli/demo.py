@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.compared import ENOUGH
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,7 +33,7 @@ def demo(
     out: Path = typer.Option(
         Path("labelwise-demo"), help="Folder for the page, the picture and the records; a full run replaces them."
     ),
-    seeds: int = typer.Option(5, min=1, help="Runs of each recipe, each from its own first labels."),
+    seeds: int = typer.Option(None, min=1, help=f"Runs of each recipe, each from its own first labels. {ENOUGH}"),
     recipes: str = typer.Option(RECIPES, help="What to compare, by name, with commas; random is always among them."),
     k: int = typer.Option(10, "-k", min=1, help="Labels of each round."),
     rounds: int = typer.Option(12, min=1, help="Rounds after the first labels."),
@@ -49,19 +51,22 @@ def demo(
     from rich.console import Console
 
     from labelwise.bench.compare import Comparison
-    from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
+    from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
+    from labelwise.report.words import many
 
     check_drawing()
-    plan = Comparison(names_of(recipes), tuple(range(seeds)), start=10, k=k, n=rounds)
+    names = names_of(recipes)
+    plan = Comparison(names, tuple(range(seeds or enough(names))), start=10, k=k, n=rounds)
     check_place(out)
     if plan.start + plan.n * plan.k > POOL:
         raise ArgumentError(
             f"{plan.start} first labels and {plan.n} rounds of {plan.k} are more than the {POOL} rows to choose from"
         )
     console = Console()
+    each = many(len(plan.seeds), "seed")
     console.print(
-        f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {seeds} seeds each, "
+        f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {each} each, "
         f"{plan.start} to {plan.start + plan.n * plan.k} labels."
     )
     about = About("Handwritten digits, small network", "accuracy", PROTOCOL, NEXT, goes_on=False)

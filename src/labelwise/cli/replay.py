@@ -6,7 +6,13 @@ from pathlib import Path
 
 
 def replay(
-    project: Path, strategies: str | None, seeds: int, k: int | None, test: float, out: Path, max_memory: str | None
+    project: Path,
+    strategies: str | None,
+    seeds: int | None,
+    k: int | None,
+    test: float,
+    out: Path,
+    max_memory: str | None,
 ) -> None:
     """Compare strategies on the labelled rows of a project and write what came out; stopped, it goes on."""
     from contextlib import closing
@@ -17,7 +23,7 @@ def replay(
     from labelwise.bench.compare import Trial, compare_kept, kept_in
     from labelwise.bench.limits import check_curves
     from labelwise.bench.replay import ONLY, replay_of
-    from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
+    from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
     from labelwise.project import Project
 
@@ -26,7 +32,8 @@ def replay(
     check_drawing()
     with closing(Project.open(project)) as opened:
         found = replay_of(opened)
-    plan = found.plan(names_of(strategies or found.recipe), seeds, k, test)
+    names = names_of(strategies or found.recipe)
+    plan = found.plan(names, seeds or enough(names), k, test)
     check_place(out)
     trial = Trial(lambda seed: found.data(seed, test), found.learner, "linear", max_memory)
     check_curves(max_memory, (trial.curve(plan, name, 0, trial.data(0)) for name in plan.recipes))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from labelwise.cli.compared import ENOUGH
 from labelwise.cli.select import MAX_MEMORY
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def simulate(
     start: int = typer.Option(
         None, min=2, help="First labels; as many as -k otherwise. At random, unless the strategy (typiclust) chooses."
     ),
-    seeds: int = typer.Option(5, min=1, help="Runs of each strategy, each with its own split and first labels."),
+    seeds: int = typer.Option(
+        None, min=1, help=f"Runs of each strategy, each with its own split and first labels. {ENOUGH}"
+    ),
     test: float = typer.Option(0.2, help="Share of the rows (of the groups) to test on."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     out: Path = typer.Option(
@@ -69,7 +72,7 @@ def simulate(
     from labelwise.bench.compare import Comparison, Trial, compare_kept, kept_in
     from labelwise.bench.limits import check_curves
     from labelwise.bench.own_table import read_own
-    from labelwise.cli.compared import About, check_drawing, check_place, finish, names_of, watch
+    from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
 
     if task not in TASKS:
@@ -80,7 +83,7 @@ def simulate(
     wanted = [one.strip() for one in features.split(",") if one.strip()] if features else None
     own = read_own(table, target, task=TASKS[task], features=wanted, group=group)
     names = names_of(strategies or DEFAULTS[own.task])
-    plan = Comparison(names, tuple(range(seeds)), start=start or k, k=k, n=rounds)
+    plan = Comparison(names, tuple(range(seeds or enough(names))), start=start or k, k=k, n=rounds)
     rows = own.data(0, test)
     _check_plan(plan, rows, min(int((~own.aside(seed, test)).sum()) for seed in plan.seeds))
     check_place(out)
@@ -174,21 +177,24 @@ def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Recor
     """Say so where no model learnt anything: labels saved on the way to nothing are worth nothing."""
     import numpy as np
 
+    from labelwise.report.learnt import nothing_learnt
+
     last = [record for record in records if record.round == plan.n]
     if not last:
         return
-    name = "r2" if own.task == "regress" else "accuracy"
-    common = 0.0 if own.task == "regress" else float(np.bincount(own.answers).max() / len(own.answers))
-    best = max(
-        float(np.mean([r.metrics[name] for r in last if r.strategy == s])) for s in plan.recipes if s in _of(last)
-    )
-    if best <= common:
-        what = "the mean of the target" if own.task == "regress" else f"the most common class ({common:.1%} right)"
-        console.print(
-            f"[yellow]note[/] No model here predicts better than {what}, also not at the last label count: what "
-            "follows says little. More labels or other features may change that.",
-            highlight=False,
+    if own.task == "regress":
+        said = nothing_learnt(last)
+    else:
+        common = float(np.bincount(own.answers).max() / len(own.answers))
+        best = max(float(np.mean([r.metrics["accuracy"] for r in last if r.strategy == s])) for s in _of(last))
+        said = (
+            f"No model here predicts better than the most common class ({common:.1%} right), also not at the last "
+            "label count: what follows says little."
         )
+        said = said if best <= common else ""
+    if said:
+        more = "More labels or other features may change that."
+        console.print(f"[yellow]note[/] {said} {more}", highlight=False)
 
 
 def _of(records: list[Record]) -> set[str]:

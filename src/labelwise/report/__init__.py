@@ -10,7 +10,6 @@ from labelwise.report.curves import (
     area,
     at,
     band,
-    finished,
     labels_to_reach,
     labels_to_reach_by_seed,
     learning_curves,
@@ -20,8 +19,9 @@ from labelwise.report.figure import png, svg
 from labelwise.report.metric import Metric, metric_named
 from labelwise.report.page import page_html
 from labelwise.report.record import Record, append, from_json, read_records, write
-from labelwise.report.saved import Saved, labels_saved, verdict
+from labelwise.report.saved import Saved, labels_saved
 from labelwise.report.table import Row, Stat, Table, cells, csv_text, header, markdown, summarise
+from labelwise.report.verdict import Verdict, sentence, verdicts
 
 __all__ = [
     "Band",
@@ -32,13 +32,13 @@ __all__ = [
     "Saved",
     "Stat",
     "Table",
+    "Verdict",
     "append",
     "area",
     "at",
     "band",
     "cells",
     "csv_text",
-    "finished",
     "from_json",
     "header",
     "labels_saved",
@@ -51,9 +51,10 @@ __all__ = [
     "png",
     "read_records",
     "seed_curves",
+    "sentence",
     "summarise",
     "svg",
-    "verdict",
+    "verdicts",
     "write",
     "write_text",
 ]

@@ -84,25 +84,12 @@ def seed_curves(
 def learning_curves(records: Iterable[Record], name: str = "accuracy", higher: bool | None = None) -> dict[str, Curves]:
     """The curves of each strategy, in order of appearance, on the label counts that all its seeds have.
 
-    A run that is not finished shortens the curve of its strategy: leave such runs out with `finished`.
+    A run that is not finished shortens the curve of its strategy: leave such runs out.
     """
     by_strategy: dict[str, dict[int, dict[int, float]]] = {}
     for (strategy, seed), points in seed_curves(records, name, higher).items():
         by_strategy.setdefault(strategy, {})[seed] = dict(points)
     return {strategy: _stack(strategy, metric_named(name, higher), runs) for strategy, runs in by_strategy.items()}
-
-
-def finished(records: Sequence[Record]) -> list[Record]:
-    """The records of the runs that got as far as the longest run of their strategy, in the order given."""
-    furthest: dict[tuple[str, int], int] = {}
-    for record in records:
-        run = (record.strategy, record.seed)
-        furthest[run] = max(record.labels, furthest.get(run, 0))
-    goal = {
-        strategy: max(labels for (other, _), labels in furthest.items() if other == strategy)
-        for strategy, _ in furthest
-    }
-    return [r for r in records if furthest[(r.strategy, r.seed)] == goal[r.strategy]]
 
 
 def band(curves: Curves, spread: Spread = "t95") -> Band:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.errors import ArgumentError, extra
-from labelwise.report.curves import Band, Curves, Spread, band
+from labelwise.report.curves import Band, Curves, Spread, area, band
 from labelwise.report.metric import Metric
 
 INK, MUTED, RULE, PAPER = "#1d2126", "#5c6570", "#e3e6ea", "#ffffff"
@@ -20,8 +20,11 @@ GREY = "#767d86"
 # Okabe and Ito's colours, told apart by people with any common colour blindness; markers say the same again.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5529c", "#c98500", "#3a9bd6")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-CROWDED = 8  # with more lines than these, only the band of the one compared with is drawn
-STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)))  # one more each time the colours start again
+CROWDED = 8  # with more lines than these, bands are drawn of the best and of the one compared with
+BANDS = 3  # the best so many, then
+# One more each time the colours start again.
+STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+AGAINST: Any = (0, (4, 2.5))  # the stroke of the one compared with
 
 
 @dataclass(frozen=True)
@@ -94,30 +97,47 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         bands = {name: band(lines, spread) for name, lines in by_strategy.items()}
-        _lines(axes, bands, against)
+        _lines(axes, bands, banded(by_strategy, against), against)
         _axes(axes, metric, size)
         _place(figure, axes, bands, metric, size, against)
     return figure
 
 
-def _lines(axes: Any, bands: Mapping[str, Band], against: str) -> None:
+def stroke(position: int, dashed: bool) -> dict[str, Any]:
+    """Colour, stroke and marker of the line at this position: no two of twenty-four have the same stroke."""
+    return {
+        "color": colour(position, dashed),
+        "linestyle": AGAINST if dashed else STROKES[position // len(COLOURS) % len(STROKES)],
+        "marker": "" if dashed else MARKERS[position % len(MARKERS)],
+        "markeredgewidth": 0,
+    }
+
+
+def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
+    """Whose bands are drawn: all, or of many the best and the one compared with, so that they can be seen."""
+    names = list(by_strategy)
+    if len(names) <= CROWDED:
+        return names
+    sign = 1.0 if by_strategy[names[0]].metric.higher else -1.0
+    best = sorted(names, key=lambda name: -sign * float(area(by_strategy[name]).mean()))
+    return [name for name in names if name == against or name in [n for n in best if n != against][:BANDS]]
+
+
+def _lines(axes: Any, bands: Mapping[str, Band], shaded: list[str], against: str) -> None:
     position = 0
     crowded = len(bands) > CROWDED
     for name, line in bands.items():
         dashed = name == against
-        shade = colour(position, dashed)
-        if np.isfinite(line.low_T).all() and (dashed or not crowded):
+        if np.isfinite(line.low_T).all() and name in shaded:
+            shade = colour(position, dashed)
             axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
         axes.plot(
             line.labels_T,
             line.mean_T,
-            color=shade,
             linewidth=1.3 if crowded and not dashed else 2.0,
-            linestyle=(0, (4, 2.5)) if dashed else STROKES[position // len(COLOURS) % len(STROKES)],
-            marker="" if dashed else MARKERS[position % len(MARKERS)],
             markersize=3.2 if crowded else 4.5,
-            markeredgewidth=0,
             zorder=2.5 if dashed else 3,
+            **stroke(position, dashed),
         )
         position += not dashed
 
@@ -148,7 +168,7 @@ def _place(figure: Any, axes: Any, bands: Mapping[str, Band], metric: Metric, si
     names = [_cut(name, size.name) for name in bands]
     longest = max(len(name) for name in names)
     text = min(size.text, 0.72 * 72 * size.height * 0.95 / (1.25 * len(names)))
-    right = (longest * text * 0.64 + 34) / 72 / size.width
+    right = (longest * text * 0.64 + 44) / 72 / size.width
     left = (5.2 * size.text * 0.62 + 14) / 72 / size.width
     figure.subplots_adjust(left=left, right=1 - right, bottom=0.125, top=0.9)
     low, high = axes.get_ylim()
@@ -156,31 +176,20 @@ def _place(figure: Any, axes: Any, bands: Mapping[str, Band], metric: Metric, si
     height = 72 * size.height * 0.775
     wanted = [(float(line.mean_T[-1]) - low) / (high - low) * height for line in bands.values()]
     placed = spread_out(wanted, 1.25 * text, height)
+    width = 72 * size.width * (1 - left - right)
     position = 0
     for (name, line), short, y in zip(bands.items(), names, placed):
         dashed = name == against
-        end = (float(line.labels_T[-1]), float(line.mean_T[-1]))
-        edge = 1 + 20 / 72 / (size.width * (1 - left - right))
-        axes.annotate(
-            short,
-            xy=end,
-            xytext=(edge, y / height),
-            textcoords="axes fraction",
-            color=INK,
-            fontsize=text,
-            va="center",
-            ha="left",
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": colour(position, dashed),
-                "linewidth": 1.4,
-                "linestyle": (0, (3, 2)) if dashed else "-",
-                "shrinkA": 2,
-                "shrinkB": 3,
-                "relpos": (0, 0.5),
-            },
-        )
+        x = (float(line.labels_T[-1]) - first) / (last - first)
+        end = (float(line.mean_T[-1]) - low) / (high - low)
+        # From the end of the line down or up to the row of its name, then level up to the name, in the line's own
+        # stroke; its marker stands before the name.
+        turn, stop = 1 + 12 / width, 1 + 30 / width
+        drawn = {"transform": axes.transAxes, "clip_on": False, "linewidth": 1.3, "solid_capstyle": "butt"}
+        look = stroke(position, dashed)
+        axes.plot((x, turn, stop), (end, y / height, y / height), **drawn, **{**look, "marker": ""})
+        axes.plot(((turn + stop) / 2,), (y / height,), **{**drawn, **look, "linestyle": ""}, markersize=4)
+        axes.text(stop + 4 / width, y / height, short, transform=axes.transAxes, color=INK, fontsize=text, va="center")
         position += not dashed
     axes.set_xlim(first, last)
     axes.set_ylim(low, high)

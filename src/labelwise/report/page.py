@@ -14,10 +14,13 @@ from labelwise.keys import Key
 from labelwise.report import figure
 from labelwise.report.curves import SPREADS, Curves, Spread, band, learning_curves
 from labelwise.report.html import box, document, pairs, text
+from labelwise.report.learnt import nothing_learnt
 from labelwise.report.metric import Metric
 from labelwise.report.record import Record
 from labelwise.report.saved import Level, Saved
 from labelwise.report.table import Row, Table, cells, header, summarise
+from labelwise.report.verdict import Verdict
+from labelwise.report.words import many
 
 
 def page_html(
@@ -53,9 +56,11 @@ def page_html(
         spread=spread,
         key=key,
     )
+    nothing = nothing_learnt(records)
     parts = [
         f'<p class="over">{escape(title)}</p>',
         f"<h1>{text(headline(numbers))}</h1>",
+        f'<p class="lead">{text(nothing)}</p>' if nothing else "",
         _verdicts(numbers),
         _figure(by_strategy, numbers),
         "<h2>The numbers</h2>",
@@ -74,36 +79,43 @@ def page_html(
 
 
 def headline(table: Table) -> str:
-    """The result in one sentence: the strategy that saves most, if any measurably does."""
-    compared = [row for row in table.rows if row.saved is not None]
+    """The result in one sentence: of the strategies that are better, if any is, the one that saves most."""
+    compared = [row for row in table.rows if row.found is not None and row.saved is not None]
     if not compared:
         return f"Nothing to compare: these runs need {table.against} and another strategy with the same seeds"
-    better = [row for row in compared if row.saved is not None and row.saved.better]
+    better = [row for row in compared if _found(row).outcome == "better"]
     if better:
-        best = max(better, key=lambda row: _of(row).share)
-        return f"{best.strategy} {best.verdict}"
+        best = max(better, key=_share)
+        return f"{best.strategy} is {best.verdict}"
     if len(compared) == 1:
         return f"{compared[0].strategy}: {compared[0].verdict}"
-    if all(row.verdict.startswith("too few seeds") for row in compared):
-        return f"Too few seeds to tell the strategies from {table.against}"
-    return f"No strategy measurably saves labels against {table.against} here"
+    if all(_found(row).outcome == "open" for row in compared):
+        needed = _found(compared[0]).needed
+        return f"Too few seeds to tell the strategies from {table.against}: {needed} or more are needed"
+    return f"No strategy is measurably better than {table.against} here"
 
 
-def _of(row: Row) -> Saved:
-    assert row.saved is not None, "only rows that were compared"
-    return row.saved
+def _found(row: Row) -> Verdict:
+    assert row.found is not None, "only rows that were compared"
+    return row.found
+
+
+def _share(row: Row) -> float:
+    """The share of labels saved, what is not known last."""
+    return -math.inf if row.saved is None or math.isnan(row.saved.share) else row.saved.share
 
 
 def _verdicts(table: Table) -> str:
-    """Every strategy that was compared, the one that saves most first."""
+    """Every strategy that was compared: better, no difference, worse; in each the one that saves most first."""
+    order = ("better", "same", "open", "worse")
+    kinds = {"better": "good", "worse": "bad"}
+    compared = [row for row in table.rows if row.found is not None and row.saved is not None]
     items = []
-    compared = [row for row in table.rows if row.saved is not None]
-    for row in sorted(compared, key=lambda row: -math.inf if math.isnan(_of(row).share) else _of(row).share)[::-1]:
-        saved = _of(row)
-        kind = "good" if saved.better else "bad" if saved.worse else "same"
+    for row in sorted(compared, key=lambda row: (order.index(_found(row).outcome), -_share(row))):
+        assert row.saved is not None
         items.append(
-            f'<li><b>{escape(row.strategy)}</b> <span class="{kind}">{text(row.verdict)}</span>'
-            f"<small>{text(detail(table.metric, saved))}</small></li>"
+            f'<li><b>{escape(row.strategy)}</b> <span class="{kinds.get(_found(row).outcome, "same")}">'
+            f"{text(row.verdict)}</span><small>{text(detail(table.metric, row.saved))}</small></li>"
         )
     return f'<ul class="verdicts">{"".join(items)}</ul>' if items else ""
 
@@ -130,10 +142,11 @@ def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
         for name, size in (("wide", figure.WIDE), ("narrow", figure.NARROW))
     ]
     seeds = sorted({row.seeds for row in table.rows})
-    many = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    whose = f" of {table.against}" if len(by_strategy) > figure.CROWDED else ""
+    over = many(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    shaded = figure.banded(by_strategy, table.against)
+    whose = f" (of {', '.join(shaded)})" if len(shaded) < len(by_strategy) else ""
     shade = f"; shaded{whose}: {SPREADS[table.spread]}" if seeds[-1] > 1 else ""
-    caption = f"Mean over {many}{shade}." if seeds[-1] > 1 else "One seed: no band can be drawn."
+    caption = f"Mean over {over}{shade}." if seeds[-1] > 1 else "One seed: no band can be drawn."
     return f"<figure>{''.join(drawn)}<figcaption>{text(caption)}</figcaption></figure>"
 
 
@@ -154,14 +167,19 @@ def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
 
 def _reading(table: Table) -> list[str]:
     better = "Higher" if table.metric.higher else "Lower"
+    compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
+    tested = "" if compared < 2 else f" As {compared} strategies were compared, Holm's correction is applied to it."
     return [
         f"Each line shows how good the model is ({table.metric.title}) when it was trained on that many labels. "
         f"{better} is better; a line that gets there further left needed fewer labels.",
-        f"Labels saved: take {_level(table)}, and count the labels each needed for it on average, the start set "
-        "included. A saving of 30 % means 70 labels do the work of 100.",
+        f"Better, worse or no measurable difference: by the area between the lines of a strategy and of "
+        f"{table.against}, seed by seed, as each seed gives every strategy the same start. A difference is measurable "
+        f"where two strategies that are alike would differ as much in fewer than one of twenty such runs.{tested}",
+        f"Labels saved are the size of that: take {_level(table)}, and count the labels each needed for it on average, "
+        "the start set included. A saving of 30 % means 70 labels do the work of 100, a speed-up of 1.43.",
         "The range in brackets is a 95 % interval: other seeds would give another number, and it says how different. "
-        f"It resamples the seeds, the same for both, as each seed gives every strategy the same start. When it "
-        f"contains 0, the runs do not tell the strategy from {table.against}.",
+        "It is of that one level and not corrected, so that it can leave out 0 where the verdict is no difference, "
+        "or include 0 where there is one.",
         f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range: the average "
         "level along the way. Selection time is the mean over the rounds that chose rows.",
         "These numbers hold for this data, model and label budget. The strategy in the headline was chosen after "

@@ -3,7 +3,7 @@
 The test flips the signs of the differences by seed: if the two strategies were alike, each difference would be as
 likely with the other sign. All 2^n sign patterns are counted up to EXACT seeds; beyond, DRAWS of them are drawn from
 the key. The p value is the share of patterns whose mean difference is at least as far from 0, either side. With n seeds
-it cannot fall below 2 / 2^n: five seeds never give less than 0.0625, which is said where it matters.
+it cannot fall below 2 / 2^n: five seeds never give less than 0.0625. verdict.py says what follows from the tests.
 
 Many comparisons at once find a "difference" by chance: Holm's correction (Scandinavian Journal of Statistics 1979)
 keeps the chance of any false one among them at the level of the test.
@@ -31,14 +31,6 @@ class Paired:
     difference: float  # mean over seeds of the areas, signed so that more is better
     p: float  # two-sided; NaN with fewer than two seeds
     seeds: int
-
-    def won(self, level: float = 0.05) -> bool:
-        """Whether it is measurably better."""
-        return self.p <= level and self.difference > 0
-
-    def lost(self, level: float = 0.05) -> bool:
-        """Whether it is measurably worse."""
-        return self.p <= level and self.difference < 0
 
 
 def paired(one: Curves, other: Curves, key: Key | None = None) -> Paired:
@@ -100,6 +92,18 @@ def holm(p: Sequence[float]) -> list[float]:
 def least_p(seeds: int) -> float:
     """The smallest p value that so many seeds can give."""
     return 2.0 ** (1 - seeds) if seeds >= 2 else float("nan")
+
+
+def seeds_needed(compared: int, level: float) -> int:
+    """The fewest seeds with which a strategy, one of so many compared, can pass the test after Holm's correction.
+
+    >>> seeds_needed(1, 0.05), seeds_needed(3, 0.05), seeds_needed(20, 0.05)
+    (6, 7, 10)
+    """
+    seeds = 2
+    while compared * least_p(seeds) > level:
+        seeds += 1
+    return seeds
 
 
 def _part(curves: Curves, seeds: Sequence[int], counts: Array) -> Curves:

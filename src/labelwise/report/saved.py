@@ -20,7 +20,10 @@ resample takes the same seeds for both (paired), and the "common" and "final" le
 censored resample counts with the whole range it leaves open. With n seeds the plain 2.5 and 97.5 percentiles
 are too narrow, by (1 - 1/n)^(1/2) and by the difference of Student's t from the normal, so the percentiles taken
 are further out: those that give the mean of n normal numbers its 95 % t interval. The interval never leaves the
-range of the resamples, which is too narrow for three seeds: below MIN_SEEDS no verdict is given.
+range of the resamples, which is too narrow for three seeds: below MIN_SEEDS none is shown.
+
+The speed-up factor is labels_random / labels_strategy = 1 / (1 - share saved), and so are the ends of its interval.
+Whether a strategy is better than random is not decided here but in verdict.py, on the whole curve.
 """
 
 from __future__ import annotations
@@ -57,14 +60,20 @@ class Saved:
     seeds: int  # shared by both
 
     @property
-    def better(self) -> bool:
-        """Whether the strategy measurably saves labels."""
-        return self.seeds >= MIN_SEEDS and self.low > 0
+    def above_zero(self) -> bool:
+        """Whether the whole interval is on the side of fewer labels."""
+        return self.low > 0
 
     @property
-    def worse(self) -> bool:
-        """Whether the strategy measurably needs more labels."""
-        return self.seeds >= MIN_SEEDS and self.high < 0
+    def below_zero(self) -> bool:
+        """Whether the whole interval is on the side of more labels."""
+        return self.high < 0
+
+    @property
+    def speed_up(self) -> tuple[float, float, float]:
+        """Random's labels for one of the strategy's, with the interval; inf where an end is open."""
+        share, low, high = (1 / (1 - each) if each < 1 else math.inf for each in (self.share, self.low, self.high))
+        return (math.nan if math.isnan(self.share) else share), low, high
 
 
 def labels_saved(
@@ -103,25 +112,6 @@ def labels_saved(
         high=high,
         seeds=len(seeds),
     )
-
-
-def verdict(saved: Saved) -> str:
-    """One plain sentence without its subject: "saves about 31 % of labels (12 % to 44 %)"."""
-    if saved.seeds < MIN_SEEDS:
-        return f"too few seeds to tell ({saved.seeds}; {MIN_SEEDS} or more are needed)"
-    if saved.better:
-        about = "at least" if saved.bound == "at least" else "about"
-        return f"saves {about} {percent(saved.share)} of labels ({interval(saved)})"
-    if saved.worse:
-        about = "at least" if saved.bound == "at most" else "about"
-        most = f"{percent(-saved.low)}" if math.isfinite(saved.low) else "more"
-        return (
-            f"needs more labels than {saved.against}: {about} {percent(-saved.share)} more "
-            f"({percent(-saved.high)} {'to' if math.isfinite(saved.low) else 'or'} {most})"
-        )
-    if saved.bound == "unknown":
-        return f"not comparable: neither it nor {saved.against} reaches the level within the budget"
-    return f"no measurable difference from {saved.against}"
 
 
 def interval(saved: Saved) -> str:

@@ -1,7 +1,8 @@
 """Standings over several experiments: wins, ties and losses of each pair, average ranks and what they tell apart.
 
 An experiment is one data set with one model. A pair of strategies wins, ties or loses on it by the paired test of
-`paired.py` at 5 %, uncorrected: of pairs that are alike, one in twenty shows as a win or a loss by chance.
+`paired.py` at 5 %, uncorrected: of pairs that are alike, one in twenty shows as a win or a loss by chance. Where the
+seeds that both have are too few for any outcome the experiment does not count for the pair.
 
 Ranks: in each experiment the strategies are ranked by their mean area under the curve (1 is best, equals share).
 Friedman's test asks whether the average ranks differ at all; the critical difference of Nemenyi, q(0.05, m, inf) /
@@ -19,10 +20,11 @@ import numpy as np
 
 from labelwise.errors import ArgumentError, extra
 from labelwise.report.curves import Array, Curves, area
-from labelwise.report.paired import Paired, paired
+from labelwise.report.paired import paired
+from labelwise.report.verdict import LEVEL, single
 
 Experiments = Mapping[str, Mapping[str, Curves]]  # by experiment, by strategy
-LEVEL = 0.05
+_PLACE = {"better": 0, "same": 1, "worse": 2}  # in a score
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,18 @@ class Ranks:
 
 
 def win_tie_loss(experiments: Experiments) -> dict[tuple[str, str], Score]:
-    """The score of every ordered pair of strategies."""
+    """The score of every ordered pair of strategies that can be told apart by their seeds on some experiment."""
     counts: dict[tuple[str, str], list[int]] = {}
     for by_strategy in experiments.values():
         names = list(by_strategy)
         for place, one in enumerate(names):
             for other in names[place + 1 :]:
-                result = paired(by_strategy[one], by_strategy[other])
-                counts.setdefault((one, other), [0, 0, 0])[_outcome(result)] += 1
-                counts.setdefault((other, one), [0, 0, 0])[2 - _outcome(result)] += 1
+                if not set(by_strategy[one].seeds) & set(by_strategy[other].seeds):
+                    continue
+                found = single(paired(by_strategy[one], by_strategy[other]))
+                if found != "open":
+                    counts.setdefault((one, other), [0, 0, 0])[_PLACE[found]] += 1
+                    counts.setdefault((other, one), [0, 0, 0])[2 - _PLACE[found]] += 1
     return {pair: Score(*found) for pair, found in counts.items()}
 
 
@@ -92,11 +97,6 @@ def ranks(experiments: Experiments, strategies: Sequence[str] | None = None) -> 
     order = np.argsort(mean_M, kind="stable")
     p, critical = _friedman(rank_EM), _critical(len(names), len(rank_EM))
     return Ranks(tuple(names[i] for i in order), tuple(float(mean_M[i]) for i in order), len(rank_EM), p, critical)
-
-
-def _outcome(result: Paired) -> int:
-    """0 for a win, 1 for a tie, 2 for a loss."""
-    return 0 if result.won(LEVEL) else 2 if result.lost(LEVEL) else 1
 
 
 def _good(curves: Curves) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,9 @@ from labelwise.keys import Key
 from labelwise.report.curves import SPREADS, Array, Curves, Spread, area, at, half_width, learning_curves
 from labelwise.report.metric import Metric
 from labelwise.report.record import Record
-from labelwise.report.saved import MIN_SEEDS, Level, Saved, interval, labels_saved, percent, verdict
+from labelwise.report.saved import MIN_SEEDS, Level, Saved, interval, labels_saved, percent
+from labelwise.report.verdict import ORACLE, Verdict, sentence, verdicts
+from labelwise.report.words import markdown_table
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Row:
     area_mean: float  # by plain mean over the label counts
     select_seconds: float  # mean over the rounds that chose rows; NaN if none did
     saved: Saved | None  # None for the strategy compared with, or when there is none or no seed is shared
-    verdict: str
+    found: Verdict | None  # likewise, and None for the oracle
+    verdict: str  # the same in words
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def summarise(
         raise ArgumentError("A table needs records; found none. Run a comparison first.")
     by_strategy = learning_curves(records, metric, higher)
     chosen = tuple(counts) if counts is not None else default_counts(by_strategy)
-    seconds = _select_seconds(records)
+    seconds, found = _select_seconds(records), verdicts(by_strategy, against)
     rows = []
     for name, lines in by_strategy.items():
         saved = _saved(lines, by_strategy.get(against), level, key)
@@ -83,7 +85,8 @@ def summarise(
                 area_mean=float(area(lines, "mean").mean()),
                 select_seconds=seconds[name],
                 saved=saved,
-                verdict=_verdict(name, against, saved, against in by_strategy),
+                found=found.get(name),
+                verdict=_verdict(name, against, saved, found.get(name), against in by_strategy),
             )
         )
     return Table(next(iter(by_strategy.values())).metric, chosen, spread, against, level, tuple(rows))
@@ -108,6 +111,7 @@ def header(table: Table) -> list[str]:
         f"area{unit}",
         "seconds per selection",
         "labels saved",
+        "speed-up",
         "verdict",
     ]
 
@@ -117,10 +121,11 @@ def cells(table: Table) -> list[list[str]]:
     return [
         [
             row.strategy,
-            *(_plus_minus(table.metric, stat) for stat in row.at),
-            _plus_minus(table.metric, row.area),
+            *(plus_minus(table.metric, stat) for stat in row.at),
+            plus_minus(table.metric, row.area),
             seconds(row.select_seconds),
             saved_text(row.saved),
+            speed_text(row.saved),
             row.verdict,
         ]
         for row in table.rows
@@ -128,21 +133,29 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def footnote(table: Table) -> str:
-    """What ± and the columns mean, in one or two sentences."""
+    """What ± and the columns mean, and how the verdict comes about."""
     way = "higher" if table.metric.higher else "lower"
+    compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
+    tested = "" if compared < 2 else f", after Holm's correction for the {compared} strategies compared"
     return (
         f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range; {way} "
-        f"is better. Labels saved are against {table.against}, with a 95 % bootstrap interval over seeds."
+        f"is better. The verdict is by the paired test on the area, by seed, at 5 %{tested}. Labels saved and speed-up "
+        f"({table.against}'s labels for one of the strategy's) are the size of the effect at "
+        f"{_level(table)}, with 95 % bootstrap intervals over seeds, and do not decide it."
     )
+
+
+def _level(table: Table) -> str:
+    if table.level == "common":
+        return "the best level both reach"
+    if table.level == "final":
+        return "the best level of the strategy"
+    return f"{table.metric.title} {table.metric.text(table.level)}{table.metric.unit}"
 
 
 def markdown(table: Table) -> str:
     """The table in Markdown, with its footnote."""
-    titles = header(table)
-    numeric = len(titles) - 2
-    rule = ["---"] + ["---:"] * numeric + ["---"]
-    lines = [titles, rule, *([_plain(cell) for cell in row] for row in cells(table))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{footnote(table)}\n"
+    return f"{markdown_table(header(table), cells(table), texts=1)}\n\n{footnote(table)}\n"
 
 
 def csv_text(table: Table) -> str:
@@ -156,13 +169,14 @@ def csv_text(table: Table) -> str:
             *(f"{name}_at_{count}{part}" for count in table.counts for part in ("", f"_{spread}")),
             *("area", f"area_{spread}", "area_mean", "select_seconds_per_round"),
             *("saved", "saved_bound", "saved_low", "saved_high", "saved_level", "labels"),
-            *(f"labels_{table.against}", "verdict"),
+            *(f"labels_{table.against}", "speed_up", "speed_up_low", "speed_up_high", "p", "p_holm", "verdict"),
         ]
     )
     for row in table.rows:
         stats = [number for stat in (*row.at, row.area) for number in (stat.mean, stat.spread)]
         numbers = map(_bare, (*stats, row.area_mean, row.select_seconds))
-        writer.writerow([row.strategy, row.seeds, *numbers, *_saved_cells(row.saved), row.verdict])
+        tests = [_bare(row.found.test.p), _bare(row.found.p)] if row.found else ["", ""]
+        writer.writerow([row.strategy, row.seeds, *numbers, *_saved_cells(row.saved), *tests, row.verdict])
     return out.getvalue()
 
 
@@ -186,6 +200,24 @@ def saved_text(saved: Saved | None) -> str:
     return share if saved.seeds < MIN_SEEDS else f"{share} ({interval(saved)})"
 
 
+def speed_text(saved: Saved | None) -> str:
+    """Random's labels for one of the strategy's, and the interval: "1.45 (1.14 to 1.79)", "≥ 1.25 (1.05 or more)"."""
+    if saved is None or saved.bound == "unknown":
+        return "–"
+    sign = {"exact": "", "at least": "≥ ", "at most": "≤ ", "unknown": ""}[saved.bound]
+    factor, low, high = saved.speed_up
+    if saved.seeds < MIN_SEEDS:
+        return f"{sign}{factor:.2f}"
+    return f"{sign}{factor:.2f} ({low:.2f} {'or more' if math.isinf(high) else f'to {high:.2f}'})"
+
+
+def plus_minus(metric: Metric, stat: Stat) -> str:
+    """A mean with its spread, where there is one."""
+    if not math.isfinite(stat.mean) or not math.isfinite(stat.spread):
+        return metric.text(stat.mean)
+    return f"{metric.text(stat.mean)} ± {metric.text(stat.spread)}"
+
+
 def _stat(values_S: Array, spread: Spread) -> Stat:
     return Stat(float(values_S.mean()), float(half_width(values_S, spread)))
 
@@ -204,23 +236,14 @@ def _saved(lines: Curves, random: Curves | None, level: Level, key: Key | None) 
     return labels_saved(lines, random, level=level, key=key)
 
 
-def _verdict(name: str, against: str, saved: Saved | None, present: bool) -> str:
-    if saved is not None:
-        return verdict(saved)
+def _verdict(name: str, against: str, saved: Saved | None, found: Verdict | None, present: bool) -> str:
     if name == against:
         return "what the others are compared with"
+    if name == ORACLE:
+        return "no contender: it looks at the test rows"
+    if saved is not None and found is not None:
+        return sentence(found, saved)
     return f"shares no seed with {against}" if present else f"no run of {against} to compare with"
-
-
-def _plus_minus(metric: Metric, stat: Stat) -> str:
-    if not math.isfinite(stat.mean) or not math.isfinite(stat.spread):
-        return metric.text(stat.mean)
-    return f"{metric.text(stat.mean)} ± {metric.text(stat.spread)}"
-
-
-def _plain(cell: str) -> str:
-    """A cell that Markdown shows as it is."""
-    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(cell.split()))
 
 
 def _bare(value: float | None) -> str:
@@ -229,6 +252,6 @@ def _bare(value: float | None) -> str:
 
 def _saved_cells(saved: Saved | None) -> list[str]:
     if saved is None:
-        return [""] * 7
-    numbers = (saved.low, saved.high, saved.level, saved.labels, saved.labels_random)
+        return [""] * 10
+    numbers = (saved.low, saved.high, saved.level, saved.labels, saved.labels_random, *saved.speed_up)
     return [_bare(saved.share), saved.bound, *map(_bare, numbers)]

@@ -1,0 +1,28 @@
+"""Words: numbers with their nouns, and tables in Markdown, said in one way in every report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def many(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> many(1, "seed"), many(3, "batch"), many(1200, "run")
+    ('1 seed', '3 batches', '1,200 runs')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 0) -> str:
+    """A table in Markdown, whatever is in its cells; all columns are numbers but the first and the last `texts`."""
+    rule = ["---"] + ["---:"] * (len(titles) - 1 - texts) + ["---"] * texts
+    lines = [[_plain(title) for title in titles], rule, *([_plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(cell: str) -> str:
+    """A cell that Markdown shows as it is."""
+    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(cell.split()))
