@@ -45,7 +45,6 @@ def test_curves(name: str, digits: ally_setup.Study):
         assert (
             "cannot be compared yet, 8 seeds or more are needed: entropy, badge, kcenter, bait, ally." in result.verdict
         )
-        assert "ALLY does not measurably beat random here." in result.verdict
         assert set(result.numbers["accuracy"]) == {"random", "entropy", "badge", "kcenter", "bait", "ally"}
         starts = {shown["mean"][0] for shown in result.numbers["accuracy"].values()}
         assert len(starts) <= 2  # the same first batch; only ALLY trains otherwise

@@ -31,7 +31,7 @@ from labelwise.bench.sizes import most_rows
 from labelwise.bench.suite import read_suite
 from labelwise.bench.workers import Event
 from labelwise.cli import app
-from labelwise.errors import ArgumentError, BudgetError, MemoryLimitError, StoreError
+from labelwise.errors import ArgumentError, BudgetError, MemoryLimitError, SourceError, StoreError
 from labelwise.report.record import read_records
 
 pytest.importorskip("sklearn")
@@ -79,7 +79,13 @@ def records_of(cell, run):
         ({"max_memory": "much"}, r"max_memory: expected a size such as 4GB, .*, found 'much'"),
         ({"max_memory": -1}, r"max_memory: expected a size such as 4GB, .*, found -1"),
         ({"device": "tpu"}, r"device: expected one of cpu, cuda, found 'tpu'"),
-        ({"datasets": ["nothing"]}, r"there is no data set 'nothing'"),
+        ({"datasets": ["nothing"]}, r"suite.yaml: datasets: there is no data set 'nothing'"),
+        ({"strategies": [{"name": "margin", "label": "random"}]}, r"margin: label: expected .*, found 'random'"),
+        (
+            {"strategies": [{"name": "margin", "label": "oracle"}]},
+            r"label: expected one that is no other strategy's name",
+        ),
+        ({"strategies": [{"name": "oracle", "label": "best"}]}, r"label: expected none, since it is no contender"),
         ({"datasets": []}, r"datasets: expected at least one entry"),
         ({"datasets": [{"name": "digits", "limt": 5}]}, r"digits: there is no key 'limt'; did you mean 'limit'\?"),
         ({"datasets": [{"name": "digits", "hard": "fog"}]}, r"hard: case: expected one of imbalance.*found 'fog'"),
@@ -263,6 +269,44 @@ def test_a_broken_record_says_which_file_to_remove_and_its_rounds_run_again(tmp_
     path.unlink()
     list(run_suite(suite, "as above", run, 0))
     assert [comparable(record) for record in read_run(run)] == before
+
+
+@pytest.mark.parametrize("options", [["--plan"], []])
+def test_data_that_are_missing_are_named_before_anything_runs(tmp_path, monkeypatch, options):
+    monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
+    suite_of(tmp_path, datasets=[{"name": "digits", "limit": 80}, "trec6", "adult", "protein"], start=20)
+    run = CliRunner().invoke(
+        app, ["bench", "run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "r"), *options]
+    )
+    assert run.exit_code != 0
+    for said in (r"LABELWISE_DATA is ", "trec6 (put trec6.parquet", "adult (put", "protein (put", "Nothing was run"):
+        assert said in str(run.exception)
+    assert "digits (" not in str(run.exception)
+    assert not list(tmp_path.glob("r/records/*"))
+    assert not (tmp_path / "r" / "failures.txt").exists()
+
+
+def test_a_run_that_is_finished_needs_no_data(tmp_path, monkeypatch):
+    suite = suite_of(tmp_path, strategies=["random"], seeds=1)
+    list(run_suite(suite, "", tmp_path / "run", 0))
+    monkeypatch.setattr("labelwise.bench.catalogue.find_spec", lambda name: None)
+    assert list(run_suite(suite, "", tmp_path / "run", 0))[-1].done == 4
+    with pytest.raises(SourceError, match=r"digits .comes with scikit-learn"):
+        list(run_suite(suite, "", tmp_path / "other", 0))
+
+
+def test_the_smoke_suite_runs_to_its_report(tmp_path):
+    config, run = SUITES / "smoke.yaml", tmp_path / "run"
+    for progress in run_suite(read_suite(config), config.read_text(), run, 0):
+        assert not progress.failed
+    assert progress.done == progress.total
+    text = CliRunner().invoke(app, ["bench", "report", str(run), "--out", str(tmp_path / "out"), "--at", "0.7"]).output
+    assert "margin cannot be compared with random yet: 3 seeds, 9 or more are needed." in text
+    assert "unfinished" not in text
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "Labels to reach test accuracy 70.0 %:" in page
+    assert "no contender" in page
+    assert "labelwise bench run" in page
 
 
 def test_more_labels_than_rows_is_refused(tmp_path):

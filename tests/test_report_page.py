@@ -20,6 +20,7 @@ from labelwise.report import (
     Record,
     cells,
     csv_text,
+    figure,
     header,
     learning_curves,
     markdown,
@@ -236,6 +237,23 @@ def test_the_figure_is_a_picture_and_an_element():
     assert svg(by_strategy) == text
     with pytest.raises(ArgumentError, match="found none"):
         svg({})
+
+
+def test_each_name_is_at_the_end_of_a_line_in_the_stroke_of_its_curve():
+    names = ["random", *(f"s{i}" for i in range(15))]
+    by_strategy = learning_curves(records(names))
+    axes = figure._draw(by_strategy, figure.WIDE, "t95", "random").axes[0]
+    curves, leaders = axes.lines[: len(names)], axes.lines[len(names) :: 2]
+    looks = set()
+    for name, curve, leader, text in zip(names, curves, leaders, axes.texts, strict=True):
+        assert text.get_text() == name
+        assert leader.get_ydata()[-1] == text.get_position()[1]
+        end = axes.transAxes.inverted().transform(axes.transData.transform(curve.get_xydata()[-1]))
+        np.testing.assert_allclose(leader.get_xydata()[0], end, atol=1e-6)
+        assert leader.get_linestyle() == curve.get_linestyle()
+        assert leader._unscaled_dash_pattern == curve._unscaled_dash_pattern
+        looks.add((leader.get_color(), str(leader._unscaled_dash_pattern)))
+    assert len(looks) == len(names)
 
 
 def test_colours_and_mathematics_in_names_stay_names():

@@ -67,6 +67,16 @@ def test_the_command(tmp_path):
         assert text in str(run.exception)
 
 
+def test_the_legend_covers_no_panel():
+    from labelwise.bench import plots
+
+    drawn, (axes,) = plots._figure(1)
+    axes.plot([1, 2], [1, 2], label="a")
+    plots._legend(drawn, axes)
+    drawn.canvas.draw()
+    assert drawn.legends[0].get_window_extent().y1 <= axes.get_window_extent().y0
+
+
 def test_a_name_that_is_not_there(tmp_path):
     with pytest.raises(ArgumentError, match="dynamical/figure1"):
         reproduce("nothing", Setting(), tmp_path)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,8 +61,16 @@ def test_every_table_and_figure_is_listed(monkeypatch):
     assert run.exit_code == 0, run.output
     assert all(name in run.output for name in EVERY)
     assert "Paper 002" in run.output
-    assert "not run" in run.output
-    assert "caltech101: " in run.output
+    run_by_name, _, others = run.output.partition("Not run by themselves")
+    assert all(f"{name}: " in others for name in NOT_RUN)
+    assert all(name not in run_by_name for name in NOT_RUN)
+    monkeypatch.delenv("LABELWISE_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = CliRunner().invoke(app, ["reproduce", "--list"]).output
+    assert "(not found: tiny-imagenet)" in " ".join(narrow.split())
+    rows = narrow.partition("Not run")[0].splitlines()
+    assert max(map(len, rows)) <= 80
+    assert len(rows) < 4 * (len(EVERY) - len(NOT_RUN))  # no cell is folded into a column of letters
 
 
 def test_what_is_not_run_says_why(tmp_path):
@@ -194,6 +203,27 @@ def test_a_figure_goes_on_curve_by_curve(tmp_path):
     assert all(path.stat().st_mtime_ns == before[path] for path in files[1:])
     reproduce("ally/figure4", Setting("smoke", seeds=1, paper_compat=True, work=files[0].parent), tmp_path)
     assert len(list(files[0].parent.glob("*.jsonl"))) == 6  # another setting, other curves
+
+
+def test_the_page_of_a_figure_is_made_again_from_its_records(tmp_path):
+    setting = Setting("smoke", seeds=1)
+    first = reproduce("ally/figure4", setting, tmp_path, "labelwise reproduce ally/figure4 --scale smoke")
+    page, numbers = (tmp_path / "ally-figure4.md").read_text(), (tmp_path / "ally-figure4.json").read_text()
+    assert first.verdict.startswith("**Run on digits instead of mnist, 20 first labels, batches of 10.**\n\n")
+    assert "Run on digits instead of mnist" in (tmp_path / "README.md").read_text()
+    shutil.rmtree(tmp_path / "work")
+    (tmp_path / "ally-figure4.md").unlink()
+    again = reproduce("ally/figure4", replace(setting, page=True), tmp_path)
+    assert again.numbers == first.numbers
+    assert (tmp_path / "ally-figure4.md").read_text() == page
+    assert (tmp_path / "ally-figure4.json").read_text() == numbers
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(StoreError, match="have no run digits/network/random/1"):
+        reproduce("ally/figure4", Setting("smoke", seeds=2, page=True), tmp_path)
+    with pytest.raises(ArgumentError, match="is of scale 'smoke'; expected the same, found 'small'"):
+        reproduce("ally/figure4", Setting("small", page=True), tmp_path)
+    with pytest.raises(StoreError, match=r"dynamical-figure2.jsonl.gz and .* were expected"):
+        reproduce("dynamical/figure2", Setting("smoke", page=True), tmp_path)
 
 
 def test_a_page_of_nothing(tmp_path):

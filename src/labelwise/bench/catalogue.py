@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -158,13 +159,19 @@ def found() -> list[Found]:
     return [_found(entry) for entry in _ALL]
 
 
+def check_found(wanted: Iterable[str]) -> None:
+    """Raise where a data set is not there, with all that are missing and how to get each."""
+    missing = [one for one in map(_found, map(known, dict.fromkeys(wanted))) if not one.present]
+    if missing:
+        how = "; ".join(f"{one.name} ({one.how})" for one in missing)
+        raise SourceError(f"not found, {_looked()}: {how}. Nothing was run; leave them out or get them first.")
+
+
 def locate(entry: Known) -> list[Path]:
     """The files of a data set, in the order of the catalogue."""
     files = located(entry)
     if files is None:
-        folder = os.environ.get(VARIABLE)
-        looked = f"{VARIABLE} is {folder!r}" if folder else f"{VARIABLE}, which names the data folder, is not set"
-        raise SourceError(f"the data set {entry.name!r} was not found ({looked}). To get it: {entry.how}.")
+        raise SourceError(f"the data set {entry.name!r} was not found ({_looked()}). To get it: {entry.how}.")
     return files
 
 
@@ -179,6 +186,11 @@ def located(entry: Known) -> list[Path] | None:
         if all(file is not None for file in files):
             return [file for file in files if file is not None]
     return None
+
+
+def _looked() -> str:
+    folder = os.environ.get(VARIABLE)
+    return f"{VARIABLE} is {folder!r}" if folder else f"{VARIABLE}, which names the data folder, is not set"
 
 
 def _found(entry: Known) -> Found:

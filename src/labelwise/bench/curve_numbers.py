@@ -64,6 +64,6 @@ def against_random(records: list[Record], metric: str) -> str:
     shown = "; ".join(f"{parts[what]}: {', '.join(names)}" for what, names in groups.items() if names)
     holm = f", Holm's correction for {first.compared} strategies" if first.compared > 1 else ""
     said = f"Area under the curve against random (paired sign-flip test by seed, 5 %{holm}): {shown}."
-    if "ally" in found and found["ally"].outcome != "better":
+    if "ally" in found and found["ally"].outcome in ("same", "worse"):
         said += " ALLY does not measurably beat random here."
     return said

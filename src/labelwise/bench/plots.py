@@ -24,7 +24,7 @@ def bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[f
     if log:
         axes.set_yscale("log")
     axes.set_xticks(range(len(groups)), groups)
-    axes.legend(frameon=False)
+    _legend(figure, axes)
     return _png(figure, axes, titles)
 
 
@@ -46,7 +46,7 @@ def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = Non
     for place, (name, (x, y)) in enumerate(by_name.items()):
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         axes.plot(x, y, marker=marker, markersize=4.5, linewidth=2, label=name, color=colour, markeredgewidth=0)
-    axes.legend(frameon=False)
+    _legend(figure, axes)
     return _png(figure, axes, titles)
 
 
@@ -68,7 +68,7 @@ def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False
         _dress(axes, (title, "labels", metric.title + ("" if metric.higher else " (lower is better)")))
         if share:
             axes.sharey(every[0])
-    every[0].legend(frameon=False)
+    _legend(figure, every[0])
     return _png(figure, None, ("", "", ""))
 
 
@@ -81,6 +81,14 @@ def _figure(panels: int) -> tuple[Any, list[Any]]:
     figure = Figure(figsize=(7.2 if panels == 1 else 4.6 * panels, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    """The names under the panels, where they cover no line and no band."""
+    lines, names = axes.get_legend_handles_labels()
+    wide = 14 * figure.get_figwidth()  # letters that fit beside each other
+    across = max(1, min(len(names), int(wide // (5 + max(map(len, names))))))
+    figure.legend(lines, names, loc="outside lower center", ncols=across, frameon=False)
 
 
 def _dress(axes: Any, titles: Titles) -> None:

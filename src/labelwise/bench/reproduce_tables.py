@@ -32,6 +32,7 @@ from labelwise.bench.runner import read_run, run_suite
 from labelwise.bench.suite import slug
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.report import Curves, Record, area, learning_curves
+from labelwise.report.words import many
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,8 @@ def _sizes(ran: list[Ran]) -> str:
     return "\n".join(
         f"- {one.sheet.name}: {one.sheet.data}, {pool_rows(one.sheet)} rows"
         + (f" ({valid_rows(one.sheet)} of them set aside)" if one.sheet.valid else "")
-        + f", {one.sheet.start} first labels, {one.sheet.rounds} batches of {one.sheet.k}, {one.sheet.seeds} seeds; "
+        + f", {one.sheet.start} first labels, {many(one.sheet.rounds, 'batch')} of {one.sheet.k}, "
+        + f"{many(one.sheet.seeds, 'seed')}; "
         + f"{one.sheet.model.kind}: "
         + ", ".join(f"{name} {value}" for name, value in one.sheet.model.parameters.items() if value is not None)
         for one in ran

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from labelwise.errors import ArgumentError
+from labelwise.bench.paper_tables import WHOLE
+from labelwise.errors import ArgumentError, StoreError
 from labelwise.report.atomic import write_pieces, write_text
 from labelwise.report.environment import environment
-from labelwise.report.record import Record
+from labelwise.report.record import Record, read_records
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
@@ -31,7 +32,8 @@ class Setting:
 
     Tables take more: `only` some of their rows, `seeds` of another number than the paper's, `processes`, a `device`
     (None: CUDA where it is there). `paper_compat` does as the paper where Labelwise does not by itself; `page` runs
-    nothing and shows what has been run in `work`, the folder where a run that was stopped goes on.
+    nothing and shows what has been run: of a table in `work`, the folder where a run that was stopped goes on, of a
+    figure in `kept`, the records beside its page.
     """
 
     scale: Scale = "small"
@@ -45,6 +47,7 @@ class Setting:
     paper_compat: bool = False
     page: bool = False
     work: Path | None = None
+    kept: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,16 +131,21 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     one = named(name)
     if setting.scale not in SCALES:
         raise ArgumentError(f"the scale is one of {', '.join(SCALES)}, not {setting.scale!r}")
-    if not one.tables and (setting.only or setting.page):
-        raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only) and no --page")
+    if not one.tables and setting.only:
+        raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only)")
     stem = name.replace("/", "-")
+    before: dict[str, Any] = {}
+    if setting.page and not one.tables:
+        before = _before(folder, stem, setting)
+        setting = replace(setting, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
     if setting.work is None:
         kept = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
         setting = replace(setting, work=folder / WORK / kept)
     began = time.process_time()
     assert one.run is not None, "named() has looked"
     result = one.run(setting)
-    result = replace(result, differences=(*one.differences, *result.differences))
+    verdict = _standing_in(one, result.numbers) + result.verdict
+    result = replace(result, verdict=verdict, differences=(*one.differences, *result.differences))
     write_pieces(folder / f"{stem}.png", [result.picture])
     about: dict[str, Any] = {"name": name, "what": one.what, "paper": one.paper, "scale": setting.scale}
     about |= {
@@ -147,6 +155,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     }
     about |= {"cpu_seconds": round(time.process_time() - began)}
     about["environment"] = result.numbers.get("environment", environment())
+    about |= before  # what made the records, and where
     text = json.dumps(
         {**about, "verdict": result.verdict, "differences": result.differences, **result.numbers},
         indent=1,
@@ -159,6 +168,29 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     write_text(folder / f"{stem}.md", _page(stem, about, result))
     write_text(folder / "README.md", _together(folder))
     return result
+
+
+def _before(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
+    """What the numbers beside a page say of how its records were made; they have to be of the same setting."""
+    path, records = folder / f"{stem}.json", folder / f"{stem}.jsonl.gz"
+    if not path.is_file() or not records.is_file():
+        raise StoreError(f"--page: {records.name} and {path.name} were expected in {folder}; run it without --page")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    asked = {"scale": setting.scale, "paper_compat": setting.paper_compat, "seed": setting.seed}
+    for key, value in asked.items():
+        there = found.get(key, False)  # pages older than --paper-compat do not name it
+        if there != value:
+            raise ArgumentError(f"--page: {path} is of {key} {there!r}; expected the same, found {value!r}")
+    return {key: found[key] for key in ("command", "cpu_seconds", "environment")}
+
+
+def _standing_in(one: Reproduction, numbers: dict[str, Any]) -> str:
+    """The data set that was run, said before anything else where it is not the paper's."""
+    ran = numbers.get("data")
+    if not isinstance(ran, str) or not one.data or ran in {*one.data, *(WHOLE.get(name, name) for name in one.data)}:
+        return ""
+    sizes = f", {numbers['start']} first labels, batches of {numbers['k']}" if {"start", "k"} <= set(numbers) else ""
+    return f"**Run on {ran} instead of {', '.join(one.data)}{sizes}.**\n\n"
 
 
 def _page(stem: str, about: dict[str, Any], result: Result) -> str:

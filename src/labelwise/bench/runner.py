@@ -15,6 +15,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labelwise.bench.catalogue import check_found
 from labelwise.bench.cell import RECORDS, records_file
 from labelwise.bench.kept_runs import begun, differences, locked, records_of_run
 from labelwise.bench.limits import check_cells
@@ -107,6 +108,7 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
         progress = Progress(cells, left_out, rounds, max(1, min(count, len(cells))))
         yield progress
         rest = [cell for cell in cells if not progress.finished(cell)]
+        check_found(cell.data.name for cell in rest)
         if suite.max_memory is not None:
             progress.doing = "seeing whether max_memory is enough for each strategy"
             yield progress

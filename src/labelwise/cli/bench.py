@@ -67,12 +67,14 @@ def run(
     from rich.console import Console
     from rich.markup import escape
 
+    from labelwise.bench.catalogue import check_found
     from labelwise.bench.display import shown
     from labelwise.bench.runner import changed_environment, run_suite
     from labelwise.bench.sizes import check_labels
     from labelwise.bench.suite import read_suite
     from labelwise.choose.memory import bytes_of
     from labelwise.errors import ArgumentError
+    from labelwise.report.words import many
 
     console = Console()
     suite = read_suite(config)
@@ -85,14 +87,15 @@ def run(
     folder = Path("runs") / suite.name if out is None else out
     cells, left_out = suite.cells()
     console.print(
-        f"[bold]{escape(suite.name)}[/]: {len(suite.datasets)} data sets, {len(suite.strategies)} strategies, "
-        f"{len(suite.seeds)} seeds: {len(cells)} runs, "
-        f"{sum(cell.data.rounds + 1 for cell in cells)} rounds, in {escape(str(folder))}",
+        f"[bold]{escape(suite.name)}[/]: {many(len(suite.datasets), 'data set')}, "
+        f"{many(len(suite.strategies), 'strategy')}, {many(len(suite.seeds), 'seed')}: {many(len(cells), 'run')}, "
+        f"{many(sum(cell.data.rounds + 1 for cell in cells), 'round')}, in {escape(str(folder))}",
         highlight=False,
         soft_wrap=True,
     )
     _say_left_out(console, left_out)
     if plan:
+        check_found(spec.name for spec in suite.datasets)
         return
     if suite.device == "cuda":
         import torch

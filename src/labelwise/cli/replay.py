@@ -26,6 +26,7 @@ def replay(
     from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
     from labelwise.project import Project
+    from labelwise.report.words import many
 
     if not 0 < test < 1:
         raise ArgumentError(f"--test is a share above 0 and below 1, not {test}")
@@ -64,7 +65,7 @@ def replay(
     with kept_in(out, about) as resumed:
         on = " Going on with the runs that are there." if resumed else ""
         console.print(
-            f"{', '.join(plan.recipes)}: {len(plan.seeds)} seeds each, {plan.start} to {last} labels.{on}",
+            f"{', '.join(plan.recipes)}: {many(len(plan.seeds), 'seed')} each, {plan.start} to {last} labels.{on}",
             highlight=False,
         )
         taken, stopped = watch(plan, compare_kept(plan, trial, out), console, told)

@@ -68,20 +68,32 @@ def reproduce(
 
 
 def _list(console: Console) -> None:
+    """What can be run with its times and data, then in a line each what is not run and where its numbers are."""
     from rich import box
     from rich.table import Table
 
     from labelwise.bench.reproductions import reproductions
 
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for title in ("name", "what", "smoke", "small", "paper", "data"):
-        table.add_column(title, overflow="fold", no_wrap=title == "name")
-    for one in reproductions().values():
-        if one.run is None:
-            table.add_row(f"[dim]{one.name}[/]", f"[dim]{one.what}: not run, {one.why}[/]", "", "", "", "")
-        else:
-            table.add_row(f"[bold]{one.name}[/]", f"{one.what}; {one.paper}", *_times(one), _data(one))
+    every = reproductions().values()
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    for title in ("smoke", "small", "paper"):
+        table.add_column(title, justify="right", no_wrap=True)
+    papers: set[str] = set()
+    for one in every:
+        if one.run is not None:
+            if one.paper not in papers:
+                papers.add(one.paper)
+                table.add_section()
+                table.add_row("", f"[dim]{one.paper}[/]")
+            table.add_row(f"[bold]{one.name}[/]", f"{one.what}{_absent(one)}", *_times(one))
     console.print(table)
+    console.print("[bold]Not run by themselves[/]")
+    for one in every:
+        if one.run is None:
+            console.print(f"  {one.name}: {one.why}", highlight=False)
+    console.print()
     console.print("Paper 002, on importance sampling for active learning (bss), has no tables, figures or experiments.")
     console.print("Times are about: smoke and small on one quiet core, paper on one H200 (more where there is none).")
     console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers beside the paper's.")
@@ -102,7 +114,9 @@ def _times(one: Reproduction) -> list[str]:
     return shown
 
 
-def _data(one: Reproduction) -> str:
+def _absent(one: Reproduction) -> str:
+    """The data sets of the paper's scale that are not there."""
     from labelwise.bench.paper_tables import present
 
-    return ", ".join(f"{name}: {'found' if present(name) else 'not found'}" for name in one.data)
+    missing = [name for name in one.data if not present(name)]
+    return f" [yellow](not found: {', '.join(missing)})[/]" if missing else ""

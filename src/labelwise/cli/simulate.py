@@ -159,6 +159,8 @@ def _asked(table: Path, own: OwnTable, plan: Comparison, test: float, group: str
 
 
 def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, resumed: bool) -> None:
+    from labelwise.report.words import many
+
     what = f"{len(own.classes)} classes" if own.classes else "numbers"
     console.print(
         f"[bold]Labelwise simulate[/]: {_plain(own.target)} ({what}) from {len(own.numeric)} columns of numbers and "
@@ -169,7 +171,7 @@ def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, re
         console.print(f"  [yellow]note[/] {_plain(note)}", highlight=False, soft_wrap=True)
     last = plan.start + plan.n * plan.k
     on = " Going on with the runs that are there." if resumed else ""
-    seeds = "1 seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
+    seeds = many(len(plan.seeds), "seed")
     console.print(f"{', '.join(plan.recipes)}: {seeds} each, {plan.start} to {last} labels.{on}", highlight=False)
 
 

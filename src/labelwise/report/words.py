@@ -9,11 +9,11 @@ from collections.abc import Sequence
 def many(count: int, noun: str) -> str:
     """A count with its noun.
 
-    >>> many(1, "seed"), many(3, "batch"), many(1200, "run")
-    ('1 seed', '3 batches', '1,200 runs')
+    >>> many(1, "seed"), many(3, "batch"), many(1200, "strategy")
+    ('1 seed', '3 batches', '1,200 strategies')
     """
-    ending = "" if count == 1 else "es" if noun.endswith(("ch", "s")) else "s"
-    return f"{count:,} {noun}{ending}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 0) -> str:
