@@ -308,7 +308,7 @@ def test_wins_are_counted_after_the_correction_and_single_tests_beside_them(tmp_
                 append(tmp_path / "d.jsonl", record)
     lines = report([tmp_path / "d.jsonl"], tmp_path / "out").lines
     assert "after Holm's correction" in lines[0]
-    assert "sure beats random on 1 of 1 experiment." in lines
+    assert "sure beats random on the only experiment." in lines
     assert (
         "near makes no measurable difference to random on the only experiment (single tests: 1 better, 0 worse)."
         in lines

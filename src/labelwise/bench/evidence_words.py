@@ -57,18 +57,19 @@ def _order(able: Sequence[Verdict]) -> tuple[float, float]:
 def _against_random(able: Sequence[Verdict]) -> str:
     won, lost, same = (sum(each.outcome == what for each in able) for what in ("better", "worse", "same"))
     plus, minus = (sum(each.single == what for each in able) for what in ("better", "worse"))
-    if not won and not lost:
-        text = f"makes no measurable difference to random on {_any(len(able))}"
+    if len(able) == 1:
+        text = {"better": "beats random", "worse": "loses to random"}.get(
+            able[0].outcome, "makes no measurable difference to random"
+        )
+        text += " on the only experiment"
+    elif not won and not lost:
+        text = f"makes no measurable difference to random on any of {len(able)} experiments"
     else:
-        text = f"beats random on {won or 'none'} of {many(len(able), 'experiment')}"
+        text = f"beats random on {won or 'none'} of {len(able)} experiments"
         text += f", loses to it on {lost}" if lost else ""
         text += f", no measurable difference on {same}" if same else ""
     alone = plus != won or minus != lost
     return text + (f" (single tests: {plus} better, {minus} worse)" if alone else "")
-
-
-def _any(count: int) -> str:
-    return "the only experiment" if count == 1 else f"any of {count} experiments"
 
 
 def tests_text(one: Experiment) -> str:
