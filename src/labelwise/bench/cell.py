@@ -16,6 +16,7 @@ from labelwise.bench.features import key_of, prepared
 from labelwise.bench.headroom import best_batch
 from labelwise.bench.kept_runs import kept_rounds
 from labelwise.bench.models import learner_for
+from labelwise.bench.repeatable import repeatable
 from labelwise.bench.suite import Cell
 from labelwise.report.record import Record
 from labelwise.report.verdict import ORACLE
@@ -29,8 +30,9 @@ _MEASURED = ("select_seconds", "train_seconds", "read_seconds", "peak_mb")  # wh
 
 def run_cell(cell: Cell, run: Path, told: Callable[[Record], None] = lambda record: None) -> None:
     """Run what is left of a cell; `told` is called after each record is on disk."""
-    for record in kept_rounds(records_file(cell, run), partial(curve_of, cell, run), cell.data.rounds, cell.name):
-        told(record)
+    with repeatable(cell.device):
+        for record in kept_rounds(records_file(cell, run), partial(curve_of, cell, run), cell.data.rounds, cell.name):
+            told(record)
 
 
 def records_file(cell: Cell, run: Path) -> Path:

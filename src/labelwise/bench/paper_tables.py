@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labelwise.bench.catalogue import CATALOGUE, found
-from labelwise.bench.models import ModelSpec
+from labelwise.bench.models import DEEP, ModelSpec
 from labelwise.bench.suite import DataSpec, StrategySpec, Suite
 from labelwise.errors import SourceError
 
 VALID_SHARE, VALID_LEAST, VALID_MOST = 0.1, 500, 2000  # of the pool, SABAL's validation rows
-DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width
 WHOLE = {"cifar10": "cifar10-full"}  # taken instead where it is found
 
 

@@ -30,7 +30,7 @@ from labelwise.signals.rows import Factored
 TINY = 1e-300
 PART = 1024  # picked rows that are widened at once
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
-KEPT = ("sigma", "length", "bonus", "mean", "c", "z", "u", "taken", "open")
+KEPT = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "open")
 
 
 def memory(size: Size, a: int, b: int) -> int:

@@ -2,13 +2,14 @@
 
 R, the weights, the picked rows and the number of the step stay on the device. A step is one product of all rows with R,
 the row of the best score, and its line search, de-bias and clip, on a support padded to a fixed size; on CUDA it is
-captured in a graph and replayed. Scores come from a product in the precision of the rows. Where more than one row is
-within its rounding of the best, the step does nothing and neither do those behind it; the host then makes that pick by
-float64 and goes on. So the picks are those of the other loops.
+captured in a graph and replayed. Scores come from a product in the precision of the rows; rows within its rounding of
+the best are told apart in float64. Where there are more than NEAR of them, the step does nothing and neither do those
+behind it; the host then makes that pick and goes on. So the picks are those of the other loops.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -18,10 +19,12 @@ from labelwise.choose.sparse import TINY, Problem, forward, length, residual, sh
 from labelwise.choose.sparse_form import wide
 from labelwise.choose.sparse_greedy import Picked
 from labelwise.shards import Shard
+from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
 
 CHUNK = 64  # steps between two looks of the host
 BUCKET = 512  # the support is padded to this size, twice that, and so on
+NEAR = 64  # rows that a step tells apart
 WIDEST = 128  # beyond, a product of all rows for each pick costs more than lists and their checks
 
 
@@ -72,7 +75,8 @@ class _Loop:
                 size *= 2
             size = min(size, k + BUCKET)
             if size not in steps:
-                steps[size] = self._captured(size)
+                state = [self.w, self.r_AB, self.bonus_N, self.step, self.alive]
+                steps[size] = captured(functools.partial(self._step, size), state, self.graph_pool)
             for _ in range(min(CHUNK, k - done)):
                 steps[size]()
             done = int(self.step)  # here the host waits
@@ -85,36 +89,21 @@ class _Loop:
         scores = self.scores[:k] + 2 * terms.tau * terms.beta - terms.second_order * terms.tau**2 * terms.beta
         return Picked(self.shard.ids[self.places[:k]].cpu(), self.w[:k], scores.cpu(), r_AB, looks, first)
 
-    def _captured(self, size: int) -> Callable[[], None]:
-        """A step for a support of at most `size` rows, as a graph where the device has graphs."""
-        if self.shard.device.type != "cuda":
-            return lambda: self._step(size)
-        state = [self.w, self.r_AB, self.bonus_N, self.step, self.alive]
-        kept = [one.clone() for one in state]
-        here = torch.cuda.current_stream(self.shard.device)
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.shard.device)
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            self._step(size)  # libraries set themselves up outside of the graph
-            side.synchronize()
-            # Not `with torch.cuda.graph`, which collects garbage and empties the caches of the user's process first.
-            graph.capture_begin(pool=self.graph_pool)
-            self._step(size)
-            graph.capture_end()
-        here.wait_stream(side)
-        for one, before in zip(state, kept):
-            one.copy_(before)
-        return graph.replay
-
     def _step(self, size: int) -> None:
-        """One pick, if it is clear which."""
+        """One pick, if few rows are near the best."""
         tau, k, problem = self.problem.terms.tau, self.problem.k, self.problem
         r_AB = (self.r_AB * self.near_one).to(self.g.right.dtype)
         score_N = torch.add(self.bonus_N, forward(self.g, r_AB), alpha=-2 * tau / k / self.near_one)
-        top, place = score_N.max(0, keepdim=True)
-        blur = torch.linalg.vector_norm(self.r_AB) * (self.blur * problem.longest) + problem.slack
-        self.alive &= (score_N >= top - blur).sum() == 1
-        self._take(size, place)
+        top_M, place_M = score_N.topk(min(NEAR + 1, len(score_N)))
+        floor = top_M[0] - torch.linalg.vector_norm(self.r_AB) * (self.blur * problem.longest) - problem.slack
+        if len(top_M) > NEAR:
+            self.alive &= top_M[-1] < floor
+        g = wide(Factored(self.g.left.index_select(0, place_M), self.g.right.index_select(0, place_M)))
+        exact_M = torch.add(self.bonus_N.index_select(0, place_M), forward(g, self.r_AB), alpha=-2 * tau / k)
+        exact_M = torch.where(top_M >= floor, exact_M, -torch.inf)
+        ids_M = self.shard.ids.index_select(0, place_M)
+        first = torch.where(exact_M >= exact_M.max() - problem.slack, ids_M, torch.iinfo(ids_M.dtype).max)
+        self._take(size, place_M.index_select(0, first.argmin(0, keepdim=True)))
 
     def _by_float64(self) -> Tensor:
         """The next pick, ties to the smaller id."""

@@ -1,26 +1,26 @@
 """Sparse approximation on one accelerator with fused kernels, where Triton is there: greedy steps and passes of IHT.
 
-A step of greedy is eight kernels and no product that is written to memory: scores with the best three of each program
+A step of greedy is ten kernels and no product that is written to memory: scores with the best three of each program
 in one read of the rows; the pick and its line search; gradient and direction of the de-bias step in two reads of the
 picked rows; the sum of that direction; the length of the step; the step and the cut; R. Two rows that the precision of
-the rows cannot tell apart are told apart in float64 by the kernel; where there are three, the host makes the pick.
+the rows cannot tell apart are told apart in float64 by the kernel that picks. Where there are more, as in embeddings of
+a network that has hardly been trained, two further kernels look at all of them, and do nothing otherwise. The host is
+asked nothing.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from labelwise.choose.compiled import available
 from labelwise.choose.sparse import TINY, Problem, forward, length, residual, share
-from labelwise.choose.sparse_form import wide
 from labelwise.choose.sparse_greedy import Picked
 from labelwise.shards import Shard
+from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
 
-CHUNK = 128  # steps between two looks of the host, which then computes R afresh
+CHUNK = 128  # steps after which R is computed afresh
 MOST_LEFT, MOST_RIGHT = 32, 4096  # beyond, a row does not fit into the registers of a program
 SCORERS, SLOPING, ADDING = 528, 1056, 132  # most programs of the three kinds of reads
 TILE, WALK, FEW = (64, 64, 4), (64, 64, 4), (16, 64, 4)  # rows, numbers of each, warps; FEW for the support
@@ -39,28 +39,6 @@ def joined(problem: Problem, shard: Shard) -> Factored:
     if len(parts) > 1:
         parts = [Factored(torch.cat([one.left for one in parts]), torch.cat([one.right for one in parts]))]
     return Factored(parts[0].left.contiguous(), parts[0].right.contiguous())
-
-
-def captured(step: Callable[[], None], state: list[Tensor]) -> Callable[[], None]:
-    """`step` as a graph, where the device has graphs; `state`, which it changes, is left as it was."""
-    device = state[0].device
-    if device.type != "cuda":
-        return step
-    kept = [one.clone() for one in state]
-    here = torch.cuda.current_stream(device)
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-    side.wait_stream(here)
-    with torch.cuda.stream(side):
-        step()  # libraries set themselves up outside of the graph
-        side.synchronize()
-        # Not `with torch.cuda.graph`, which collects garbage and empties the caches of the user's process first.
-        graph.capture_begin()
-        step()
-        graph.capture_end()
-    here.wait_stream(side)
-    for one, before in zip(state, kept):
-        one.copy_(before)
-    return graph.replay
 
 
 class Walk:
@@ -147,6 +125,7 @@ class _Fused:
         self.scorers = min(SCORERS, -(-n // tile[0]))
         self.top_P3 = self.r_AB.new_empty(self.scorers, 3)
         self.place_P2 = torch.zeros(self.scorers, 2, dtype=torch.int32, device=device)
+        self.score_N, self.near = self.r_AB.new_empty(n), self.r_AB.new_zeros(2)
 
     def run(self) -> Picked:
         problem, k = self.problem, self.problem.k
@@ -156,12 +135,7 @@ class _Fused:
         while done < k:
             for _ in range(min(CHUNK, k - done)):
                 step()
-            going, done = self.state.tolist()  # here the host waits
-            looks += 1
-            if not going:
-                self.state[0] = 1
-                self._take(self._by_float64())
-                done += 1
+            done, looks = min(done + CHUNK, k), looks + 1
             # From the weights, so that rounding does not add up from pick to pick.
             self._set_r(residual(problem, self.g[self.places[:done]], self.w[:done]))
         terms = problem.terms
@@ -173,17 +147,26 @@ class _Fused:
         self.small_AB.copy_(r_AB * self.par[7])
 
     def _step(self) -> None:
-        """One pick, if it is clear which."""
+        """One pick."""
         kernels, power, g, (a, b) = self.kernels, self.walk.kernels.ceil_power, self.g, self.r_AB.shape
         rows, width, warps = self.tile
         kernels.score_rows[(self.scorers,)](
-            g.left, g.right, self.small_AB, self.bonus_N, self.par, self.state, self.top_P3, self.place_P2,
-            len(g), a, b, self.walk.lines, rows, width, self.precision, num_warps=warps,
+            g.left, g.right, self.small_AB, self.bonus_N, self.par, self.state, self.score_N, self.top_P3,
+            self.place_P2, len(g), a, b, self.walk.lines, rows, width, self.precision, num_warps=warps,
         )  # fmt: skip
         kernels.pick_row[(1,)](
             g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.shard.ids, self.par, self.state,
-            self.top_P3, self.place_P2, self.w, self.places, self.scores, self.scorers,
+            self.top_P3, self.place_P2, self.near, self.w, self.places, self.scores, self.scorers,
             a, b, power(self.scorers), power(b), num_warps=8,
+        )  # fmt: skip
+        kernels.tell_rows[(self.scorers,)](
+            g.left, g.right, self.r_AB, self.bonus_N, self.par, self.state, self.near, self.score_N, self.top_P3,
+            len(g), a, b, *FEW[:2], num_warps=FEW[2],
+        )  # fmt: skip
+        kernels.pick_near[(1,)](
+            g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.shard.ids, self.par, self.state, self.near,
+            self.score_N, self.top_P3, self.w, self.places, self.scores, self.scorers, len(g),
+            a, b, power(self.scorers), power(b), 1024, num_warps=8,
         )  # fmt: skip
         self._debias()
 
@@ -197,23 +180,3 @@ class _Fused:
             g.left, g.right, self.places, self.r_AB, self.small_AB, along_AB, self.u, self.par, self.state, self.moved,
             a, b, walk.lines, 32, 64,
         )  # fmt: skip
-
-    def _by_float64(self) -> Tensor:
-        """The next pick, ties to the smaller id."""
-        score_N, part = self.bonus_N.clone(), max(1, (1 << 25) // self.g.right.shape[1])
-        for start in range(0, len(score_N), part):
-            where = slice(start, start + part)
-            score_N[where] -= self.par[2] * self.par[1] * forward(wide(self.g[where]), self.r_AB)
-        near = (score_N >= score_N.max() - self.problem.slack).nonzero()[:, 0]
-        return near[self.shard.ids[near].argmin()][None]
-
-    def _take(self, place: Tensor) -> None:
-        """What the kernels do once it is clear which row comes next."""
-        phi, step, terms = wide(self.g[place]), int(self.state[1]), self.problem.terms
-        slope = forward(phi, self.r_AB) / self.problem.k
-        mu = (slope - terms.beta) / self.square_N[place]
-        self.w[step], self.places[step] = -mu[0], place[0]
-        self.scores[step] = (self.bonus_N[place] - 2 * terms.tau * slope)[0]
-        self.bonus_N[place] = -torch.inf
-        self.r_AB.sub_(phi.left.T @ phi.right * (mu / self.problem.k))
-        self._debias()

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from labelwise.choose.sparse import Problem, adjoint, forward, line_search, share
 from labelwise.choose.sparse_form import wide
-from labelwise.choose.sparse_fused import FEW, WALK, Walk, captured, joined, small_enough
+from labelwise.choose.sparse_fused import FEW, WALK, Walk, joined, small_enough
 from labelwise.choose.sparse_iht import KEY_BITS, STEP_BITS, Prox, Solved, mean_cut, rounded
 from labelwise.shards import Shard
+from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
 
 LOOK = 25  # iterations between two looks of the host

@@ -8,13 +8,14 @@ of its own. A network that cannot be recorded, such as one that looks at a numbe
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from labelwise.shards.graphs import recorded
 
 WARM = 4  # steps of a size that run as they are before one is recorded
 
@@ -63,19 +64,12 @@ class Captured:
         return found
 
     def _record(self, own: _Recording) -> bool:
-        """Keep the step as a graph; recording runs nothing. False where it cannot be recorded."""
-        graph = torch.cuda.CUDAGraph()
+        """Keep the step as a graph. False where it cannot be recorded."""
         torch.cuda.synchronize(self._device)
-        with torch.cuda.stream(self._side):
-            graph.capture_begin()
-            try:
-                own.answer = self._step(own.index_B)
-                graph.capture_end()
-            except RuntimeError:
-                with contextlib.suppress(RuntimeError):  # an invalid capture has to be ended too
-                    graph.capture_end()
-                return False
-        own.graph = graph
+        try:
+            own.graph, own.answer = recorded(lambda: self._step(own.index_B), self._side)
+        except RuntimeError:
+            return False
         return True
 
 

@@ -1,0 +1,55 @@
+"""CUDA graphs: a row of kernels recorded once and replayed, so that a device does not wait for Python."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def recorded(step: Callable[[], T], side: torch.cuda.Stream, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
+    """`step` as a graph, and what it gave back; recording runs nothing. RuntimeError where it cannot be recorded.
+
+    Not `with torch.cuda.graph`, which collects garbage and empties the caches of the user's process first. But garbage
+    has to wait: an older graph that is freed meanwhile spoils the recording.
+    """
+    graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.stream(side):
+            graph.capture_begin(pool=pool)
+            try:
+                answer = step()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # an invalid recording has to be ended too
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
+    return graph, answer
+
+
+def captured(step: Callable[[], None], state: list[Tensor], pool: Any = None) -> Callable[[], None]:
+    """`step` as a graph, where the device has graphs; `state`, which it changes, is left as it was."""
+    device = state[0].device
+    if device.type != "cuda":
+        return step
+    kept = [one.clone() for one in state]
+    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        step()  # libraries set themselves up outside of the graph
+        side.synchronize()
+    graph, _ = recorded(step, side, pool)
+    here.wait_stream(side)
+    for one, before in zip(state, kept):
+        one.copy_(before)
+    return graph.replay
