@@ -308,6 +308,18 @@ def test_most_picks_cost_no_sweep():
     assert got.notes["sweeps"] < 60
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_loose_weights_cost_about_a_sweep_a_pick_at_most(dtype: type):
+    """Lists give little where every pick moves all older weights: picks are then made one by one."""
+    inputs = _gradient(0, n=1500, c=5, d=24)
+    inputs["embedding"] *= np.exp(np.random.default_rng(1).normal(size=(1500, 1)))
+    inputs = {key: value.astype(dtype) for key, value in inputs.items()}
+    got = lw.select(Sabal(alpha=1e-2, beta=1e-3), 120, **inputs)
+    assert got.notes["sweeps"] <= 120
+    wide = {key: value.astype(np.float64) for key, value in inputs.items()}
+    assert got.ids.tolist() == slow.greedy(_reference(wide, 120, 1e-2, 1e-3), 120, 1.0, False)[0]
+
+
 # --- line search, de-bias, prox --------------------------------------------------------------------------------------
 
 
