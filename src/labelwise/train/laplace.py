@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -31,8 +32,10 @@ class LaplaceLearner(Taught):
 
     def __init__(self, learner: Learner, draws: int = 100, precision: float | None = None):
         check_draws(draws)
-        if precision is not None and not precision > 0:
-            raise ArgumentError(f"precision is above 0, or None to find it from the labelled rows; found {precision!r}")
+        if precision is not None and not 0 < precision < math.inf:
+            raise ArgumentError(
+                f"precision is a finite number above 0, or None to find it from the labelled rows; found {precision!r}"
+            )
         if getattr(learner, "task", "classify") != "classify":
             raise ArgumentError(
                 "laplace() draws last layers that give class probabilities; the learner is made for numbers. For "
