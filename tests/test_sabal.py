@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 import labelwise as lw
 from labelwise import recipes, store
@@ -23,6 +25,7 @@ from labelwise.choose import (
     sparse_iht,
     sparse_iht_device,
 )
+from labelwise.choose.gathered import noted
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards, shards_of
@@ -547,6 +550,67 @@ def test_notes_of_a_round(name: str):
     assert notes["temperature"] == training["temperature"]
     assert notes["objective"] == pytest.approx(notes["bias"] + notes["beta_part"] + notes["variance"])
     json.dumps(dict(notes), allow_nan=False)
+
+
+def test_few_labels_have_a_temperature():
+    """Below 200 labels a learner holds none out: where the strategy asks, models of four fifths say what T is."""
+    data, labels = _blobs()
+    looks: list[int] = []
+    learner = lw.TorchLearner(_net, epochs=20, lr=1e-2, look=lambda model, epoch: looks.append(epoch))
+    sabal, margin, again = (
+        next(iter(lw.rounds(lw.Pool.of(data), labels, learner, name, k=8, n=1, start=40))).notes
+        for name in ("sabal-greedy", "margin", "sabal-greedy")
+    )
+    assert sabal["training"]["left_out"] == 40
+    assert sabal["selection"]["temperature"] != 1
+    assert sabal["selection"]["bias"] > 0
+    assert "note" not in sabal["selection"]
+    assert {"ece_before", "ece_after"} <= set(sabal["training"])
+    assert margin["training"]["temperature"] == 1
+    assert "left_out" not in margin["training"]
+    assert margin["training"]["loss"] == sabal["training"]["loss"]  # all rows are trained on in either
+    assert looks.count(1) == 3
+    assert again["selection"]["temperature"] == sabal["selection"]["temperature"]
+
+
+def _own(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor, weights: Any) -> None:
+    """Training of the caller's own."""
+
+
+def test_why_there_is_no_temperature_is_said():
+    data, labels = _blobs()
+    learner = lw.TorchLearner(_net, fit=_own)
+    records = list(lw.rounds(lw.Pool.of(data), labels, learner, "sabal-greedy", k=8, n=1, start=40))
+    notes = records[0].notes["selection"]
+    assert notes["temperature"] == 1
+    assert "valid=" in notes["temperature_note"]
+    assert notes["note"] == "the bias term is zero: label_probs equal probs"
+
+
+def test_a_temperature_near_one_is_noted():
+    picks = lw.select("random", 2, ids=np.arange(5))
+    for warmth, near in ((1.01, True), (0.97, False), ([1.01, 0.99], True), ([1.01, 1.2], False)):
+        fit = SimpleNamespace(reader=SimpleNamespace(temperature=warmth), notes={})
+        notes = noted(picks, NONE, fit, (MeanGrad(),)).notes
+        assert notes["temperature"] == warmth
+        assert ("temperature_note" in notes) == near
+
+
+def test_temperatures_of_an_ensemble():
+    data, labels = _blobs()
+    learner = lw.ensemble(lw.TorchLearner(_net, epochs=10, lr=1e-2), members=2)
+    notes = next(iter(lw.rounds(lw.Pool.of(data), labels, learner, "sabal-iht", k=8, n=1, start=40))).notes
+    assert notes["selection"]["temperature"] == [each["temperature"] for each in notes["training"]["each"]]
+    assert 1.0 not in notes["selection"]["temperature"]
+
+
+def test_calibration_of_a_classifier_of_scikit_learn():
+    data, labels = _blobs()
+    learner = LogisticRegression(C=100.0)
+    notes = next(iter(lw.rounds(lw.Pool.of(data), labels, learner, "sabal-greedy", k=8, n=1, start=40))).notes
+    assert notes["selection"]["temperature"] != 1
+    assert 0 <= notes["selection"]["ece_after"] <= 1
+    assert 0 <= notes["selection"]["ece_before"] <= 1
 
 
 def test_a_session_with_a_bayesian_network():

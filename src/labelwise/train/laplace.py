@@ -20,7 +20,7 @@ from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
-from labelwise.train.lesson import Lesson, Taught, going_on, with_objective
+from labelwise.train.lesson import Lesson, Taught, calibrating, going_on, with_objective
 from labelwise.train.objective import Objective
 
 
@@ -73,6 +73,10 @@ class LaplaceLearner(Taught):
     def going_on(self) -> LaplaceLearner:
         """A learner like this one whose own goes on from the weights of the round before."""
         return LaplaceLearner(going_on(self.learner), self.draws, self.precision)
+
+    def calibrating(self) -> LaplaceLearner:
+        """A learner like this one whose own fits a temperature also where it holds no rows out."""
+        return LaplaceLearner(calibrating(self.learner), self.draws, self.precision)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""
