@@ -53,7 +53,8 @@ def plain_greedy(k: int, alpha: float, beta: float, probs: Tensor, label_probs: 
         r_CD = r_CD - mu * phi_CD
         u = 2 * ((a_SC * (h_SD @ r_CD.T)).sum(1) + beta * (w - 1))
         along_CD = (a_SC * u[:, None]).T @ h_SD
-        mu = (u @ u / 2) / ((along_CD**2).sum() + beta * (u @ u))
+        curve = (along_CD**2).sum() + beta * (u @ u)
+        mu = u @ u / 2 / curve.clamp(min=1e-300)  # u may be zero, as after the line search of the first pick
         w -= mu * u
         r_CD = r_CD - mu * along_CD
         below = w.clamp(max=0)

@@ -164,10 +164,13 @@ def test_copies_of_a_row_tell_less_than_other_rows():
     assert set(got.ids.tolist()) - set(range(10))
 
 
-@pytest.mark.parametrize("kwargs", [{"configurations": 0}, {"configurations": 1.5}, {"prefilter": -1}])
+@pytest.mark.parametrize(
+    "kwargs", [{"configurations": 0}, {"configurations": 1.5}, {"prefilter": -1}, {"strict": "no"}]
+)
 def test_parameters_are_checked(kwargs: dict):
     with pytest.raises(lw.errors.ArgumentError, match="BatchBald"):
         BatchBald(**kwargs)
+    assert BatchBald(configurations=np.int64(50), prefilter=np.int32(2)) == BatchBald(50, 2)
 
 
 def test_a_peer_measured_at_smaller_sizes_is_carried_on_by_its_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

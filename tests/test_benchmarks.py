@@ -18,14 +18,16 @@ def bench():
     try:
         import measure
         import plain
+        import sabal
         import selection
         import shapes
         import table
 
         found = ModuleType("bench")
-        found.measure, found.plain, found.selection, found.shapes, found.table = (
+        found.measure, found.plain, found.sabal, found.selection, found.shapes, found.table = (
             measure,
             plain,
+            sabal,
             selection,
             shapes,
             table,
@@ -72,6 +74,14 @@ def test_plain_picks_what_ours_picks(bench, tmp_path):
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         theirs = bench.plain.ALL[case.strategy](case.k, int(ours[0]), **tensors)
         assert set(ours.tolist()) == set(theirs.tolist()), case
+
+
+def test_the_plain_form_of_greedy_sabal_takes_a_step_of_length_zero(bench):
+    """After the line search of the first pick the gradient may be exactly zero, and so is the step down it."""
+    for n, dim, classes, k in ((300, 8, 5, 10), (300, 16, 10, 5), (300, 16, 10, 40)):
+        inputs = bench.sabal.inputs_of(n, dim, classes)
+        expected = lw.select(lw.strategies.Sabal(beta=1e-3), k, **inputs).ids.tolist()
+        assert bench.sabal.plain_greedy(k, 1e-2, 1e-3, **inputs).tolist() == expected
 
 
 def test_plain_sampled_methods_fill_the_batch(bench, tmp_path):

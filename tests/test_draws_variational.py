@@ -347,8 +347,9 @@ def test_laplace_takes_torch_models_with_a_linear_head():
     y = (x[:, 0] > 0).long()
     with pytest.raises(lw.errors.ArgumentError, match="takes a torch model"):
         lw.laplace(LogisticRegression()).fit(Pool.of(x), torch.arange(20), y, classes=2, key=Key(0))
-    with pytest.raises(lw.errors.ArgumentError, match="precision is above 0"):
-        lw.laplace(nn.Linear(4, 2), precision=-1)
+    for precision in (-1, float("inf")):
+        with pytest.raises(lw.errors.ArgumentError, match="finite number above 0"):
+            lw.laplace(nn.Linear(4, 2), precision=precision)
 
 
 # --- calibration -----------------------------------------------------------------------------------------------------

@@ -382,6 +382,14 @@ def test_broadcast_arrays():
     assert len(lw.select("kcenter", 5, embedding=torch.as_tensor(H[0]).expand(30, 4))) == 5
 
 
+@pytest.mark.parametrize("name", ["sabal-greedy", "sabal-iht"])
+@pytest.mark.parametrize("width", [1, 2])
+def test_class_probabilities_of_another_width(name: str, width: int):
+    other = np.full((len(P), width), 1 / width)
+    with pytest.raises(RowError, match=rf"the same classes.*probs {P.shape[1]}, label_probs {width}"):
+        lw.select(name, 1, probs=P, label_probs=other, embedding=H)
+
+
 # --- labelled --------------------------------------------------------------------------------------------------------
 
 KNOWS = ["kcenter", "typiclust", "probcover"]
@@ -391,6 +399,11 @@ KNOWS = ["kcenter", "typiclust", "probcover"]
 def test_labelled_of_another_width(name: str):
     with pytest.raises(RowError, match=r"embedding has 4 columns in the pool and 5 in labelled"):
         lw.select(name, 1, embedding=H, labelled={"embedding": np.zeros((2, 5))})
+
+
+def test_labelled_with_other_classes():
+    with pytest.raises(RowError, match=rf"probs has {P.shape[1]} columns in the pool and 2 in labelled"):
+        lw.select("bait", 1, probs=P, embedding=H, labelled={"probs": np.full((2, 2), 0.5), "embedding": H[:2]})
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.errors import ModelError, NeedError
+from labelwise.errors import ModelError, NeedError, RowError
 from labelwise.pool import Pool
 from labelwise.shards import place
 from labelwise.signals.forward import ModelReader
@@ -131,6 +131,22 @@ def test_an_output_that_changes_shape_is_named():
     stream = read(ModelReader(Shifty()), pool, pool.ids, (Probs(),), batch=10)
     with pytest.raises(ModelError, match=r"shape \(3, 4\) was expected.*from id 67, \(3, 3\) was found"):
         list(stream)
+
+
+class _Uneven:
+    """A reader of the caller's own that counts the classes in two ways."""
+
+    def gives(self, signal):
+        return isinstance(signal, Probs | LabelProbs)
+
+    def read(self, inputs, signals):
+        widths = {Probs(): 4, LabelProbs(): 1}
+        return {signal: torch.full((len(inputs), widths[signal]), 1 / widths[signal]) for signal in signals}
+
+
+def test_probabilities_of_different_classes_are_named():
+    with pytest.raises(RowError, match=r"probs 4, label_probs 1"):
+        list(read(_Uneven(), Pool.of(torch.zeros(5, 3)), torch.arange(5), (Probs(), LabelProbs())))
 
 
 def test_rows_of_a_half_precision_model_come_in_float32():

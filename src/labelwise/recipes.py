@@ -13,8 +13,9 @@ from typing import Any
 from labelwise import strategies
 from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError, NeedError
+from labelwise.signals.spec import LabelProbs, stored
 from labelwise.train.fit import Learner
-from labelwise.train.lesson import going_on, with_objective
+from labelwise.train.lesson import calibrating, going_on, with_objective
 from labelwise.train.objective import Mean, Objective, Weighted
 from labelwise.train.primal_dual import PrimalDual
 
@@ -53,9 +54,14 @@ class Recipe:
         return settings if self.restart is None else {**settings, "restart": self.restart}
 
     def learner(self, learner: Learner) -> Learner:
-        """The learner that trains by the objective of this recipe, and on from the last weights where it says so."""
+        """The learner that trains by the objective of this recipe, and on from the last weights where it says so.
+
+        Where the strategy asks for LabelProbs it calibrates them from the first labels on.
+        """
         if self.restart is False:
             learner = going_on(learner)
+        if LabelProbs() in stored(self.strategy.needs.pool):
+            learner = calibrating(learner)
         if self.objective is None:
             return learner
         found = with_objective(learner, self.objective)

@@ -177,7 +177,7 @@ class Session:
         # A worker on another machine may not reach the folder.
         how = self._how if self._gathering.cluster else self._how.kept_in(self.folder)
         picks = select_kept(strategy, pool, labelled, k, key, how, home.block)
-        picks = noted(picks, pool, None if self._fit is None else self._fit[1].reader, strategy.needs.pool)
+        picks = noted(picks, pool, None if self._fit is None else self._fit[1], strategy.needs.pool)
         self.seconds["select"] = time.perf_counter() - began
         self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
         self._round = self._next_round()

@@ -18,6 +18,7 @@ from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in, shards_of
 from labelwise.shards.parts import array_parts, mapped_file
 from labelwise.shards.ray import Ray, engine_of
+from labelwise.signals.check import check_classes
 from labelwise.signals.spec import (
     Basis,
     Duals,
@@ -204,6 +205,7 @@ def _columns(
         if 0 in column.shape[1:]:
             raise RowError(f"{where}{signal.array} must have at least one column, found shape {tuple(column.shape)}")
         columns[signal] = column
+    check_classes({signal: column.shape[1:] for signal, column in columns.items()})
     return columns
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import LabelProbs, Signal, stored
+
+NEAR_ONE = 0.02  # a temperature so near 1 leaves next to nothing of p - q
 
 
 @dataclass(frozen=True)
@@ -100,16 +103,29 @@ class Gathering:
         return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token, given)
 
 
-def noted(picks: Selection, pool: Shards, reader: Any, signals: tuple[Signal, ...]) -> Selection:
-    """The picks with where they were chosen, what the reader of the model has to say, and the T of LabelProbs."""
-    notes, warmth = getattr(reader, "notes", None), getattr(reader, "temperature", None)
+def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:
+    """The picks with where they were chosen, what the reader of the fit has to say, and the T of LabelProbs."""
+    reader = getattr(fit, "reader", None)
+    notes = getattr(reader, "notes", None)
     said = dict(notes()) if callable(notes) else {}
-    if warmth is not None and LabelProbs() in stored(signals):
-        said["temperature"] = float(warmth)
+    if LabelProbs() in stored(signals):
+        said = {**_warmth(reader, fit.notes), **said}
     places = "; ".join(dict.fromkeys(one for one in pool.map(_done) if one))
     if places:
         said["place"] = places
     return replace(picks, notes={**picks.notes, **said}) if said else picks
+
+
+def _warmth(reader: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
+    """The temperature of LabelProbs, one for each member of an ensemble, and a note where it leaves them as Probs."""
+    found = getattr(reader, "temperature", None)
+    if found is None:
+        return {}
+    if "temperature_note" in trained:
+        return {"temperature": found, "temperature_note": trained["temperature_note"]}
+    if all(abs(one - 1) < NEAR_ONE for one in (found if isinstance(found, list) else [found])):
+        return {"temperature": found, "temperature_note": f"within {NEAR_ONE} of 1: LabelProbs are nearly Probs"}
+    return {"temperature": found}
 
 
 def _done(shard: Shard) -> str:

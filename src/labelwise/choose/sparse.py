@@ -24,11 +24,13 @@ from torch import Tensor
 from labelwise.choose.memory import Size
 from labelwise.choose.sparse_form import Form, wide
 from labelwise.choose.strategy import TIE
+from labelwise.errors import NumericsError
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Factored
 
 TINY = 1e-300
 PART = 1024  # picked rows that are widened at once
+SMALLEST, LARGEST = 1e-90, 1e90  # of squared vectors and of beta: a step has their third powers
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
 KEPT = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "open")
 
@@ -69,10 +71,7 @@ class Problem:
     v_AB: Tensor
     longest: float  # the largest |phi|
     size: float  # how large a score can be
-
-    @property
-    def flat(self) -> bool:
-        return self.longest == 0  # every vector is zero: only sigma tells rows apart
+    flat: str = ""  # why every vector is zero, where that is so: only sigma tells rows apart
 
     @property
     def slack(self) -> float:
@@ -98,11 +97,13 @@ def posed(pool: Shards, form: Form, k: int, terms: Terms) -> Iterator[Problem]:
     try:
         sums = pool.map(form.begin)
         v_AB = functools.reduce(torch.add, (one.to(sums[0].device) for one in sums)) / pool.n
-        largest = torch.tensor(pool.map(functools.partial(_bonus, terms, k))).amax(0)
-        longest, bonus = (float(one) for one in largest)
+        longest, bonus = (max(found) for found in zip(*pool.map(functools.partial(_bonus, terms, k))))
         # R starts as v and changes by a phi, so this is what scores are made of.
-        size = bonus + 2 * abs(terms.tau) * longest * (length(v_AB) + longest)
-        yield Problem(pool, form, k, terms, v_AB, longest, size)
+        size = bonus + 2 * terms.tau * longest * (length(v_AB) + longest)
+        flat = form.still if all(pool.map(form.is_still)) else form.zero if longest == 0 else ""
+        if not flat:
+            _check_range(terms, longest, length(v_AB), size)
+        yield Problem(pool, form, k, terms, v_AB, longest, max(size, TINY), flat)
     finally:
         pool.map(_end)
 
@@ -173,7 +174,7 @@ def parts_of(problem: Problem, ids: Tensor, w: Tensor, r_AB: Tensor) -> dict[str
     sigma = beside(problem, "sigma", ids)
     bias = float((r_AB * r_AB).sum())
     beta = terms.beta * (float(((w - 1) ** 2).sum()) + problem.pool.n - len(ids))
-    variance = -terms.alpha * float((sigma[w > 0] ** 2).sum())
+    variance = 0.0 - terms.alpha * float((sigma[w > 0] ** 2).sum())  # never -0.0
     return {"objective": bias + beta + variance, "bias": bias, "beta_part": beta, "variance": variance}
 
 
@@ -199,6 +200,22 @@ def _bonus(terms: Terms, k: int, shard: Shard) -> tuple[float, float]:
         bonus_N = bonus_N - terms.tau**2 * length_N**2
     shard.state["bonus"] = bonus_N
     return float(length_N.max()), float(bonus_N.abs().max())
+
+
+def _check_range(terms: Terms, longest: float, mean: float, size: float) -> None:
+    """Raise NumericsError where steps of the solvers would leave the range of float64: weights would be a guess."""
+    reach = max(longest * (longest + mean), terms.beta)
+    if not SMALLEST <= reach <= LARGEST:
+        raise NumericsError(
+            f"the longest expected gradient or loss, over k, has length {longest:.3g}, and beta is {terms.beta:.3g}; "
+            f"the larger of its square and beta must lie between {SMALLEST:g} and {LARGEST:g}. Divide embedding by a "
+            "constant s and beta by s^2, and for IHT multiply alpha by s^2: the picks stay the same."
+        )
+    if not size < math.inf:
+        raise NumericsError(
+            f"scores leave the range of float64 with alpha = {terms.alpha:.3g} and tau = {terms.tau:.3g}; take smaller "
+            "ones, or divide embedding by a constant."
+        )
 
 
 def _gather(form: Form, ids: Tensor, shard: Shard) -> tuple[Tensor, Factored]:

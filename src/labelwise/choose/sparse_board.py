@@ -19,6 +19,7 @@ from labelwise.signals.rows import Factored
 
 LOOSE = 0.02  # c is computed afresh when the bound on R's other moves is this share of the spread of a list,
 COSTLY = 64  # or a larger one where R has more lines than this: a fresh product then costs more than a loose bound
+MANY = 1024  # rows that are told apart one by one; where more are as good, all are read in float64
 CLOSED = -1e30  # stands for minus infinity in a matrix product
 
 
@@ -68,6 +69,20 @@ class Board:
         pool.map(functools.partial(_sweep, self._problem, r_AB, True))
         floor = max(pool.map(lambda shard: float(_score(tau, shard).max()))) - self._problem.slack
         return min(one for one in pool.map(functools.partial(_first_above, tau, floor)) if one is not None)
+
+    def best(self, r_AB: Tensor) -> tuple[int, float]:
+        """The best row for this R and its score: by c, and in float64 among those that its rounding leaves open."""
+        problem, tau = self._problem, self._problem.terms.tau
+        if self.at_AB is not r_AB:
+            self.sweep(r_AB)
+        blur = 2 * tau * self._blur
+        floor = max(problem.pool.map(functools.partial(_surely, tau, blur))) - problem.slack
+        found = problem.pool.map(functools.partial(_perhaps, problem, r_AB, blur, floor))
+        if any(one is None for one in found):
+            return self.exact(r_AB)
+        ids, score_n = (torch.cat([one[i].cpu() for one in found if one is not None]) for i in (0, 1))
+        first = ids[score_n >= score_n.max() - problem.slack].min()
+        return int(first), float(score_n[ids == first])
 
     def listed(self, count: int) -> tuple[Tensor, float]:
         """The rows with the best scores, by id, and how far their scores are apart. All others are open from now."""
@@ -191,6 +206,21 @@ def _sweep(problem: Problem, r_AB: Tensor, exact: bool, shard: Shard) -> None:
     r_AB = r_AB.to(shard.device)
     for where, g in problem.form.blocks(shard, 4 * problem.v_AB.shape[1] if exact else 2 * problem.v_AB.shape[0]):
         shard.state["c"][where] = forward(wide(g) if exact else g, r_AB) / problem.k
+
+
+def _surely(tau: float, blur: float, shard: Shard) -> float:
+    """The highest score that a row has at least, c being rounded by as much as R could move by `blur`."""
+    return float((_score(tau, shard) - blur * shard.state["length"]).max())
+
+
+def _perhaps(problem: Problem, r_AB: Tensor, blur: float, floor: float, shard: Shard) -> tuple[Tensor, Tensor] | None:
+    """Ids of the rows whose score may be as high as `floor`, and their scores in float64; None if they are many."""
+    tau = problem.terms.tau
+    near = (_score(tau, shard) + blur * shard.state["length"] >= floor).nonzero()[:, 0]
+    if len(near) > MANY:
+        return None
+    c_n = forward(wide(problem.form.at(shard, near)), r_AB.to(shard.device)) / problem.k
+    return shard.ids[near], shard.state["bonus"][near] - 2 * tau * c_n
 
 
 def _first_above(tau: float, floor: float, shard: Shard) -> tuple[int, float] | None:

@@ -6,24 +6,33 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from labelwise.shards import Shard
 from labelwise.signals.rows import Factored, Rows, checked_norm, sq_norm
-from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad
+from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad, Probs
 
 LEAST = math.log(1e-12)  # a draw that rules a class out does not rule the row
+ROUNDED = 32  # probabilities this many units in their last place apart are the same ones, computed in another way
 BLOCK, DEVICE_BLOCK = 1 << 20, 1 << 25  # numbers of a block of losses
 
 
 class Form(ABC):
     """What a row's vector g is, and its sigma."""
 
+    still: ClassVar[str]  # said where `is_still` is true of all rows
+    zero: ClassVar[str]  # said where every vector is zero for another reason
+
     @abstractmethod
     def begin(self, shard: Shard) -> Tensor:
         """Keep sigma and |g| of each row, both (n,) float64; the sum of the g (A, B) in float64."""
+
+    @abstractmethod
+    def is_still(self, shard: Shard) -> bool:
+        """Whether what makes a vector is zero in every row, but for rounding."""
 
     @abstractmethod
     def blocks(self, shard: Shard, scratch: int = 0) -> Iterator[tuple[slice, Factored]]:
@@ -36,6 +45,9 @@ class Form(ABC):
 
 class Gradients(Form):
     """g = (p - q) h^T, the gradient by the last layer's weights expected under q; sigma from q and |h| alone."""
+
+    still = "label_probs equal probs"
+    zero = "the embedding is zero wherever label_probs differ from probs"
 
     def begin(self, shard: Shard) -> Tensor:
         sigma_N = torch.empty(len(shard), dtype=torch.float64, device=shard.device)
@@ -61,6 +73,11 @@ class Gradients(Form):
         assert total is not None, "shards are never empty"
         return total
 
+    def is_still(self, shard: Shard) -> bool:
+        near = ROUNDED * torch.finfo(shard.dtype).eps
+        pairs = ((rows.tensor(Probs()), rows.tensor(LabelProbs())) for _, rows in shard.blocks())
+        return all(bool(((p_NC - q_NC).abs() <= near * torch.maximum(p_NC, q_NC)).all()) for p_NC, q_NC in pairs)
+
     def blocks(self, shard: Shard, scratch: int = 0) -> Iterator[tuple[slice, Factored]]:
         left_NC = shard.state.get("left")
         for where, rows in shard.blocks(scratch):
@@ -76,6 +93,9 @@ class Losses(Form):
 
     draws: LogProbs
 
+    still = "every draw gives the same loss"
+    zero = still
+
     def begin(self, shard: Shard) -> Tensor:
         count, classes = shard.columns[self.draws].shape[1:]
         sigma_N = torch.empty(len(shard), dtype=torch.float64, device=shard.device)
@@ -85,7 +105,8 @@ class Losses(Form):
         for where, rows in shard.blocks(scratch=8 * count * classes):
             log_NKC = rows.tensor(self.draws).double()
             q_NC = log_NKC.exp().mean(1)
-            loss_NKC = -log_NKC.clamp(min=LEAST)
+            log_NKC = log_NKC.clamp(min=LEAST)
+            loss_NKC = log_NKC[:, :1] - log_NKC  # beside the first draw's: exactly zero where all draws are the same
             loss_NKC -= loss_NKC.mean(1, keepdim=True)
             mean_NK[where] = torch.bmm(loss_NKC, q_NC[:, :, None])[:, :, 0].to(shard.dtype)
             g_NK = mean_NK[where].double()  # as it is kept
@@ -95,6 +116,9 @@ class Losses(Form):
             total_K += g_NK.sum(0)
         shard.state["sigma"], shard.state["length"], shard.state["mean"] = sigma_N, length_N, mean_NK
         return total_K[None]
+
+    def is_still(self, shard: Shard) -> bool:
+        return not bool(shard.state["length"].any())
 
     def blocks(self, shard: Shard, scratch: int = 0) -> Iterator[tuple[slice, Factored]]:
         mean_NK = shard.state["mean"]

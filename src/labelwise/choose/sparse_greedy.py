@@ -5,7 +5,8 @@ picks are made in the list, where scores are computed exactly after every pick. 
 become better. The next sweep finds out. In one read of the rows it computes the products of every row with the rows
 picked since the last one, and from them the score of every row outside the list at each of these steps. Where a row
 could have beaten a pick, picks from there on are undone. So the picks are those of the one-by-one form, and a wrong
-guess costs time only.
+guess costs time only. Where few picks of a list stand (loose weights, rows of very different length), some are made one
+by one, with a sweep for each, before a list is tried again: at most about one read of the rows for each pick.
 
 Rows keep c_j = <phi_j, R'> for a known matrix R' (`Board.at_AB`). What R differs from R' by is exact in that check as
 far as it comes from rows picked or undone since; the rest, what the de-bias step changes in older weights, is bounded
@@ -39,6 +40,9 @@ FIRST_STEPS, MOST_STEPS = 8, 64  # picks that are made on one list
 AHEAD, GROWTH, PULL = 1.2, 1.4, 0.2
 LIST = 128  # rows of a list for each pick that is to be made on it
 SHORTEST, LONGEST = 512, 1024
+FEW = 2.5  # picks of a list below which a sweep for each pick costs less: a list costs about so many
+FIRST_ALONE, MOST_ALONE = 8, 64  # picks that are made so before a list is tried again
+FRESH = 8  # picks after which R is computed afresh then; after a list it always is
 
 
 class Picked(NamedTuple):
@@ -110,6 +114,10 @@ class Support:
             self.r_AB -= adjoint(g, w.clamp(max=0)) / k
             w.clamp_(min=0)
 
+    def refresh(self) -> None:
+        """Compute R afresh: steps in the precision of the rows add up what they round."""
+        self.set(self.size, self.w.clone())
+
     def set(self, size: int, w: Tensor) -> None:
         """Go to `size` rows with weights `w`; R is computed afresh, in float64."""
         self.size = size
@@ -120,38 +128,71 @@ class Support:
 
 def greedy(problem: Problem, unit: bool = False) -> Picked:
     """k rows by algorithm 1; `scores` are minus the value that is minimised. With `unit`, every weight is 1."""
-    terms, support = problem.terms, Support(problem, unit)
-    board = Board(problem)
-    ids: list[int] = []
-    scores: list[float] = []
-    first, pace = share(problem), float(FIRST_STEPS)
-    while len(ids) < problem.k:
-        start = support.size
-        steps = max(1, min(round(AHEAD * pace), MOST_STEPS, problem.k - start))
-        trial = _walk(problem, board, support, steps)
-        good = board.check(trial, support.r_AB)
-        ids += trial.ids[:good]
-        scores += trial.scores[:good]
-        if good < len(trial.ids):
-            support.set(start + good, trial.before[good])
-            if good == 0 and board.fresh:
-                row, score = board.exact(support.r_AB)
-                ids.append(row)
-                scores.append(score)
-                support.add(wide(gather(problem, torch.tensor([row]))))
-                board.sweep(support.r_AB)
-            elif good == 0:
-                board.sweep(support.r_AB)
-        else:
-            support.set(support.size, support.w.clone())
-        # A little more than what stood of late: steps that are undone cost less than sweeps.
-        pace += PULL * (good * (GROWTH if good == len(trial.ids) else 1.0) - pace)
-        board.take(ids[start:])
-        tick(len(ids), problem.k)
-    total = torch.tensor(scores, dtype=torch.float64) + 2 * terms.tau * terms.beta
+    terms, loop = problem.terms, _Loop(problem, unit)
+    first = share(problem)
+    loop.run()
+    total = torch.tensor(loop.scores, dtype=torch.float64) + 2 * terms.tau * terms.beta
     if terms.second_order:
         total -= terms.tau**2 * terms.beta
-    return Picked(torch.tensor(ids), support.w, total, support.r_AB, board.sweeps, first)
+    return Picked(torch.tensor(loop.ids), loop.support.w, total, loop.support.r_AB, loop.board.sweeps, first)
+
+
+class _Loop:
+    """The picks so far; `pace` is how many of a list stood of late, `alone` how many are made one by one next time."""
+
+    def __init__(self, problem: Problem, unit: bool):
+        self.problem, self.support, self.board = problem, Support(problem, unit), Board(problem)
+        self.ids: list[int] = []
+        self.scores: list[float] = []
+        self.pace, self.alone = float(FIRST_STEPS), FIRST_ALONE
+
+    def run(self) -> None:
+        while len(self.ids) < self.problem.k:
+            start = len(self.ids)
+            self._by_list()
+            self.board.take(self.ids[start:])
+            if self.pace < FEW:
+                self._one_by_one(min(self.alone, self.problem.k - len(self.ids)))
+                self.alone, self.pace = min(2 * self.alone, MOST_ALONE), FEW
+            else:
+                self.alone = FIRST_ALONE
+            tick(len(self.ids), self.problem.k)
+
+    def _by_list(self) -> None:
+        """Picks on one list, as far as they stand; one pick by a sweep of its own where none can stand."""
+        board, support, start = self.board, self.support, len(self.ids)
+        steps = max(1, min(round(AHEAD * self.pace), MOST_STEPS, self.problem.k - start))
+        trial = _walk(self.problem, board, support, steps)
+        good = board.check(trial, support.r_AB)
+        self.ids += trial.ids[:good]
+        self.scores += trial.scores[:good]
+        if good == len(trial.ids):
+            support.refresh()
+        else:
+            support.set(start + good, trial.before[good])
+        if good == 0 and board.fresh:
+            self._pick()
+        elif good == 0:
+            board.sweep(support.r_AB)
+        # A little more than what stood of late: steps that are undone cost less than sweeps.
+        self.pace += PULL * (good * (GROWTH if good == len(trial.ids) else 1.0) - self.pace)
+
+    def _one_by_one(self, count: int) -> None:
+        """So many picks with a sweep for each: where lists give few, that is the cheaper way."""
+        for _ in range(count):
+            self._pick()
+            self.board.take(self.ids[-1:])
+        self.support.refresh()
+
+    def _pick(self) -> None:
+        """The best row of all, and c for the R after it."""
+        row, score = self.board.best(self.support.r_AB)
+        self.ids.append(row)
+        self.scores.append(score)
+        self.support.add(wide(gather(self.problem, torch.tensor([row]))))
+        if len(self.ids) % FRESH == 0:
+            self.support.refresh()
+        self.board.sweep(self.support.r_AB)
 
 
 def _walk(problem: Problem, board: Board, support: Support, steps: int) -> Trial:

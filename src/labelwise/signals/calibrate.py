@@ -65,14 +65,15 @@ def label_temperature(logits: Tensor, labels: Tensor) -> tuple[float, str]:
     return temperature, f"the fit ran to the end of its range, {HOTTEST}" if temperature == HOTTEST else ""
 
 
-def noted_temperature(logits: Tensor | None, labels: Tensor | None, notes: dict[str, Any]) -> float:
-    """The temperature for LabelProbs from held-out rows, if any; `notes` gets it, and what it does to calibration.
+def noted_temperature(rows: tuple[Tensor, Tensor] | None, notes: dict[str, Any]) -> float:
+    """The temperature for LabelProbs from logits and labels of held-out rows, if any; `notes` gets it.
 
     `ece_before` and `ece_after` are the expected calibration errors of the held-out rows without and with it. They
     are the rows it was fitted on; it is one number, so that flatters it little.
     """
-    temperature, note = 1.0, "no held-out rows: LabelProbs are Probs"
-    if logits is not None and labels is not None:
+    temperature, note = 1.0, "no held-out rows: LabelProbs are Probs. A TorchLearner takes valid= or holdout_from="
+    if rows is not None:
+        logits, labels = rows
         temperature, note = label_temperature(logits, labels)
         notes["ece_before"] = expected_calibration_error(logits.softmax(1), labels)
         notes["ece_after"] = expected_calibration_error((logits / temperature).softmax(1), labels)

@@ -1,15 +1,28 @@
-"""The checks a column passes the first time it is read: finite numbers, and probabilities that are probabilities."""
+"""The checks a column passes the first time it is read: finite numbers, probabilities that are, of as many classes."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from labelwise.errors import NumericsError
+from labelwise.errors import NumericsError, RowError
 from labelwise.signals.spec import LabelProbs, LogProbs, Probs, Signal
 
 SUM_TOLERANCE = 1e-3  # float32 softmax over thousands of classes is within 1e-4; half precision is read as 1e-2
 HALF_SUM_TOLERANCE = 1e-2
+
+
+def check_classes(shapes: Mapping[Signal, Sequence[int]]) -> None:
+    """Raise RowError unless all class probabilities, by the shape of a row, are of as many classes."""
+    classes = {s.array: shape[-1] for s, shape in shapes.items() if isinstance(s, Probs | LabelProbs | LogProbs)}
+    if len(set(classes.values())) > 1:
+        found = ", ".join(f"{array} {count}" for array, count in classes.items())
+        raise RowError(
+            f"all class probabilities of a row must be of the same classes, in the same order; found {found}. Pass one "
+            "column for each class in each of them."
+        )
 
 
 def check_block(signal: Signal, ids: Tensor, values: Tensor, stored: torch.dtype, whose: str = "row id") -> None:

@@ -23,6 +23,12 @@ class EnsembleReader:
     def __init__(self, members: Sequence[Reader]):
         self.members = tuple(members)
 
+    @property
+    def temperature(self) -> list[float] | None:
+        """The T of each member's LabelProbs, where all have one."""
+        found = [getattr(member, "temperature", None) for member in self.members]
+        return None if any(one is None for one in found) else [float(one) for one in found if one is not None]
+
     def gives(self, signal: Signal) -> bool:
         parts = tuple(Probs() if isinstance(part, LogProbs) else part for part in signal.stored())
         known = all(isinstance(part, Probs | LabelProbs | Prediction | Embedding) for part in parts)

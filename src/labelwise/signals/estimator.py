@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ModelError, NeedError
+from labelwise.signals.calibrate import noted_temperature
 from labelwise.signals.members import has_members, member_log_probs
 from labelwise.signals.read import settled
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Prediction, Probs, Signal
@@ -30,8 +31,9 @@ class EstimatorReader:
 
     Probs has one column for each of `classes`, in their order; a class that the classifier never saw has
     probability 0. Embedding is the input of the final step: what the earlier steps of a pipeline make of the row
-    (`steps`), else the row itself, flattened. LabelProbs is softmax(log Probs / T); `temperature` is called to
-    fit T the first time LabelProbs are asked for. LogProbs hold each member of an ensemble of scikit-learn's.
+    (`steps`), else the row itself, flattened. LabelProbs is softmax(log Probs / T); `left_out` is called for the
+    logits and labels to fit T on the first time LabelProbs are asked for. LogProbs hold each member of an ensemble of
+    scikit-learn's.
     """
 
     def __init__(
@@ -40,21 +42,26 @@ class EstimatorReader:
         classes: int,
         *,
         steps: Any = None,
-        temperature: Callable[[], float] | None = None,
+        left_out: Callable[[], tuple[Tensor, Tensor] | None] | None = None,
     ):
         """`steps` has `transform`; the classifier then takes what it gives, and the row is transformed once."""
         self.classifier = classifier
         self.classes = classes
         self.steps = steps
-        self._fit_temperature = temperature
-        self._temperature: float | None = None
+        self._left_out = left_out
+        self._calibration: dict[str, Any] = {}
 
     @property
     def temperature(self) -> float:
         """The T of LabelProbs, fitted when first asked for."""
-        if self._temperature is None:
-            self._temperature = 1.0 if self._fit_temperature is None else self._fit_temperature()
-        return self._temperature
+        if not self._calibration:
+            found = None if self._left_out is None else self._left_out()
+            noted_temperature(found, self._calibration)
+        return float(self._calibration["temperature"])
+
+    def notes(self) -> dict[str, Any]:
+        """The temperature and what it does to calibration, once it was asked for."""
+        return dict(self._calibration)
 
     def gives(self, signal: Signal) -> bool:
         drawn = has_members(self.classifier)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from labelwise.errors import ModelError, NeedError
 from labelwise.pool import Pool
+from labelwise.signals.check import check_classes
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Features, LossJvp, Signal, stored
 
@@ -79,6 +80,7 @@ def _sweep(
             if signal not in found:
                 found[signal] = _features(pool, ids_B, inputs)
             _check_shape(signal, found[signal], ids_B, shapes)
+        check_classes(shapes)
         yield Rows(ids_B, {signal: settled(found[signal], device) for signal in wanted})
 
 

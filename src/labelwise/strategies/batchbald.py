@@ -29,9 +29,9 @@ from torch import Tensor
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.joint import PART, Joint, information, probabilities
 from labelwise.choose.memory import Size
+from labelwise.choose.parameters import flag, whole
 from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
-from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.spec import LogProbs, Needs
@@ -61,14 +61,10 @@ class BatchBald(Strategy):
     paper = "Kirsch et al., NeurIPS 2019"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.configurations, int) or self.configurations < 1:
-            raise ArgumentError(
-                f"BatchBald(configurations=...) must be a whole number of at least 1, found {self.configurations!r}"
-            )
-        if self.prefilter is not None and (not isinstance(self.prefilter, int) or self.prefilter < 0):
-            raise ArgumentError(
-                f"BatchBald(prefilter=...) must be None or a whole number of at least 0, found {self.prefilter!r}"
-            )
+        object.__setattr__(self, "configurations", whole("BatchBald", "configurations", self.configurations, 1))
+        if self.prefilter is not None:
+            object.__setattr__(self, "prefilter", whole("BatchBald", "prefilter", self.prefilter, 0))
+        object.__setattr__(self, "strict", flag("BatchBald", "strict", self.strict))
 
     def memory(self, size: Size) -> int:
         draws, classes = size.shape(LogProbs)

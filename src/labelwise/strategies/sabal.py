@@ -24,16 +24,16 @@ number of iterations are not given there. A draw's probability below 1e-12 count
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.memory import Size
-from labelwise.choose.sparse import Problem, Terms, memory, parts_of, posed
+from labelwise.choose.parameters import flag, number, whole
+from labelwise.choose.sparse import Problem, Terms, gather, memory, parts_of, posed, residual
 from labelwise.choose.sparse_device import fits, greedy_on_device
 from labelwise.choose.sparse_form import Form, Gradients, Losses
 from labelwise.choose.sparse_fused import greedy_fused, small_enough
@@ -46,11 +46,11 @@ from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, LogProbs, MeanGrad, Needs, Probs
 
-# The paper's settings for CIFAR-10 and VGG-16 (table 5): alpha, beta.
+# The paper's settings for CIFAR-10: alpha, beta. With VGG-16 (table 5), and with the Bayesian ResNet-18 (table 4).
 DEFAULTS = {"greedy": (1e-2, 1e-1), "iht": (1e-8, 1e-6)}
+BAYESIAN_DEFAULTS = {"greedy": (2.0, 1.0), "iht": (1.0, 1e-6)}
 GRADIENTS = Needs(pool=(MeanGrad(),))
-FLAT = "the bias term is zero: label_probs equal probs"
-FLAT_DRAWS = "the bias term is zero: every draw gives the same loss"
+ARRAYS = frozenset({"probs", "label_probs", "embedding"})  # of the gradient form
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,17 @@ class Sabal(Strategy):
 
     Args:
         solver: "greedy" or "iht".
-        alpha: weight of the variance; 0 leaves bias alone. None is the paper's value for the solver.
-        beta: pull of the weights towards one. None is the paper's value for the solver.
-        tau: step that the greedy score looks ahead.
+        alpha: weight of the variance; 0 leaves bias alone. None is the paper's value for CIFAR-10, by solver and form.
+        beta: pull of the weights towards one. None is the paper's value for CIFAR-10, by solver and form.
+        tau: step that the greedy score looks ahead; IHT uses it for the note `share` only.
         iterations, tolerance: IHT stops after so many, or when w moves by less than this share of its length.
         prox: the rule of IHT's threshold, "exact" or "paper".
         sigma_scale: sigma is divided by the rows of the pool ("paper"), of the batch ("batch"), or not ("none").
-        second_order: the greedy score counts the curvature of f1 as well.
+        second_order: the greedy score counts the curvature of f1 as well. Not for IHT.
         form: "gradient" or "bayesian"; "auto" is gradient, or in `lw.select` what the given arrays allow.
         bias: False leaves variance alone: the rows of largest sigma.
         unit_weights: greedy without line search and de-bias, every weight one; near to the exact path for large beta.
+            Not for IHT.
         draws: how many draws the Bayesian form asks of a model.
     """
 
@@ -87,6 +88,7 @@ class Sabal(Strategy):
     draws: int = 100
 
     needs = GRADIENTS
+    unset: ClassVar[tuple[str, ...]] = ()
     cost = "N C D x sweeps"
     paper = "Shen et al. 2022"
     weighted = True
@@ -95,23 +97,35 @@ class Sabal(Strategy):
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ArgumentError(f"Sabal({name}=...) is one of {', '.join(known)}; found {getattr(self, name)!r}")
-        for name, value in zip(("alpha", "beta"), DEFAULTS[self.solver]):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        self._set_defaults()
         for name in ("alpha", "beta", "tau", "tolerance"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ArgumentError(f"Sabal({name}=...) must be a number of at least 0, found {value!r}")
+            object.__setattr__(self, name, number("Sabal", name, getattr(self, name)))
         for name in ("iterations", "draws"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"Sabal({name}=...) must be a whole number of at least 1, found {value!r}")
+            object.__setattr__(self, name, whole("Sabal", name, getattr(self, name), 1))
+        for name in ("second_order", "bias", "unit_weights"):
+            object.__setattr__(self, name, flag("Sabal", name, getattr(self, name)))
+        for name in ("second_order", "unit_weights"):
+            if self.solver == "iht" and getattr(self, name):
+                raise ArgumentError(
+                    f'Sabal({name}=True) changes the greedy solver only; leave it out with solver="iht"'
+                )
+        if self.solver == "greedy" and self.bias and self.alpha == 0 and self.tau == 0:
+            raise ArgumentError("Sabal(alpha=0, tau=0) leaves nothing to score rows by; one of them must be above 0")
         if self.form == "bayesian":
             object.__setattr__(self, "needs", Needs(pool=(LogProbs(self.draws),)))
 
+    def _set_defaults(self) -> None:
+        """alpha and beta, where they are None; `unset` remembers which: another form has others."""
+        values = (BAYESIAN_DEFAULTS if self.form == "bayesian" else DEFAULTS)[self.solver]
+        default = {name: value for name, value in zip(("alpha", "beta"), values) if getattr(self, name) is None}
+        for name, value in default.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "unset", tuple(default))
+
     def given(self, arrays: frozenset[str]) -> Sabal:
-        if self.form == "auto" and "log_probs" in arrays and not {"probs", "embedding"} <= arrays:
-            return dataclasses.replace(self, form="bayesian")
+        if self.form == "auto" and "log_probs" in arrays and not arrays >= ARRAYS:
+            alpha, beta = (None if name in self.unset else getattr(self, name) for name in ("alpha", "beta"))
+            return dataclasses.replace(self, form="bayesian", alpha=alpha, beta=beta)
         return self
 
     def memory(self, size: Size) -> int:
@@ -157,16 +171,17 @@ class Sabal(Strategy):
     def _most_uncertain(self, problem: Problem) -> Selection:
         """The rows of largest sigma: all there is to go by where every g is zero."""
         best = problem.pool.best(lambda shard: rounded(shard.state["sigma"]), problem.k)
-        ones = torch.ones(problem.k, dtype=torch.float64)
-        notes: dict[str, Any] = {"share": None, "iterations": 0, "stopped": "variance only"}
+        ones = torch.ones(problem.k, dtype=torch.float64, device=problem.v_AB.device)
+        r_AB = residual(problem, gather(problem, best.ids), ones)
+        notes = parts_of(problem, best.ids, ones, r_AB)
+        notes |= {"share": None, "iterations": 0, "stopped": "variance only"}
         if problem.flat:
-            notes |= parts_of(problem, best.ids, ones.to(problem.v_AB.device), -problem.v_AB)
-            notes["note"] = FLAT_DRAWS if self.form == "bayesian" else FLAT
+            notes["note"] = f"the bias term is zero: {problem.flat}"
         return _selection(best.ids, ones, best.values**2, notes)
 
 
 def _selection(ids: Tensor, w: Tensor, scores: Tensor, notes: dict[str, Any]) -> Selection:
-    return Selection(ids.numpy(), w.cpu().numpy(), scores.numpy(), notes)
+    return Selection(ids.numpy(), w.cpu().numpy() + 0.0, scores.numpy(), notes)  # a weight of -0.0 is 0
 
 
 CHOICES = {

@@ -16,7 +16,7 @@ from labelwise.signals.ensemble import EnsembleReader
 from labelwise.signals.read import Reader
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
-from labelwise.train.lesson import Lesson, Taught, going_on, with_objective
+from labelwise.train.lesson import Lesson, Taught, calibrating, going_on, with_objective
 from labelwise.train.objective import Objective
 
 
@@ -56,6 +56,10 @@ class EnsembleLearner(Taught):
         """An ensemble whose members go on from their own weights of the round before."""
         return EnsembleLearner(going_on(self.learner), self.members)
 
+    def calibrating(self) -> EnsembleLearner:
+        """An ensemble whose members fit temperatures also where they hold no rows out."""
+        return EnsembleLearner(calibrating(self.learner), self.members)
+
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""
         parts: list[dict[str, Tensor]] = [{} for _ in range(self.members)]
@@ -70,6 +74,9 @@ class EnsembleLearner(Taught):
             for signal in fits[0].published
         }
         notes: dict[str, Any] = {"members": self.members, "each": [dict(fit.notes) for fit in fits]}
+        said = [fit.notes["temperature_note"] for fit in fits if "temperature_note" in fit.notes]
+        if said:
+            notes["temperature_note"] = f"of {len(said)} of {self.members} members: {said[0]}"
         states = [fit.state for fit in fits if fit.state is not None]
         saved = {f"{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
         return Fit(EnsembleReader([fit.reader for fit in fits]), ids, published, notes, saved or None)

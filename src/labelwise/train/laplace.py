@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
-from labelwise.train.lesson import Lesson, Taught, going_on, with_objective
+from labelwise.train.lesson import Lesson, Taught, calibrating, going_on, with_objective
 from labelwise.train.objective import Objective
 
 
@@ -31,8 +32,10 @@ class LaplaceLearner(Taught):
 
     def __init__(self, learner: Learner, draws: int = 100, precision: float | None = None):
         check_draws(draws)
-        if precision is not None and not precision > 0:
-            raise ArgumentError(f"precision is above 0, or None to find it from the labelled rows; found {precision!r}")
+        if precision is not None and not 0 < precision < math.inf:
+            raise ArgumentError(
+                f"precision is a finite number above 0, or None to find it from the labelled rows; found {precision!r}"
+            )
         if getattr(learner, "task", "classify") != "classify":
             raise ArgumentError(
                 "laplace() draws last layers that give class probabilities; the learner is made for numbers. For "
@@ -70,6 +73,10 @@ class LaplaceLearner(Taught):
     def going_on(self) -> LaplaceLearner:
         """A learner like this one whose own goes on from the weights of the round before."""
         return LaplaceLearner(going_on(self.learner), self.draws, self.precision)
+
+    def calibrating(self) -> LaplaceLearner:
+        """A learner like this one whose own fits a temperature also where it holds no rows out."""
+        return LaplaceLearner(calibrating(self.learner), self.draws, self.precision)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""

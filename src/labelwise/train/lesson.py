@@ -72,6 +72,10 @@ class Taught(ABC):
         """A learner like this one that goes on from the weights of the round before, where it has weights."""
         return self
 
+    def calibrating(self) -> Learner:
+        """A learner like this one that fits the temperature of LabelProbs also where it holds no rows out."""
+        return self
+
 
 def with_objective(learner: Learner, objective: Objective) -> Learner | None:
     """`learner.with_objective(objective)`; None where it has no such method, as a class of the user's own."""
@@ -82,4 +86,10 @@ def with_objective(learner: Learner, objective: Objective) -> Learner | None:
 def going_on(learner: Learner) -> Learner:
     """`learner.going_on()`, or the learner as it is."""
     own = getattr(learner, "going_on", None)
+    return own() if callable(own) else learner
+
+
+def calibrating(learner: Learner) -> Learner:
+    """`learner.calibrating()`, or the learner as it is."""
+    own = getattr(learner, "calibrating", None)
     return own() if callable(own) else learner

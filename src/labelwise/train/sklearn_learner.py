@@ -11,7 +11,6 @@ from torch import Tensor
 
 from labelwise.errors import ArgumentError, StoreError, extra
 from labelwise.keys import Key
-from labelwise.signals.calibrate import label_temperature
 from labelwise.signals.estimator import (
     Classifier,
     EstimatorReader,
@@ -21,11 +20,9 @@ from labelwise.signals.estimator import (
     log_probabilities,
 )
 from labelwise.train.fit import Fit, checked_labels, checked_targets
-from labelwise.train.labelled import folds
+from labelwise.train.left_out import left_out
 from labelwise.train.lesson import Lesson, Taught
 from labelwise.train.objective import Mean, Objective, Weighted, scaled
-
-_FOLDS = 5
 
 
 class SklearnLearner(Taught):
@@ -57,9 +54,10 @@ class SklearnLearner(Taught):
         X = estimator_inputs(lesson.pool.inputs(ids))
         weight_n = scaled(lesson.weights, len(ids)).double().numpy() if self.use_weights else None
         fitted = self._fitted(X, labels, weight_n, classes, key)
-        temperature = functools.partial(self._temperature, X, ids, labels, weight_n, classes, key)
+        answer = functools.partial(self._left_out, X, labels, weight_n, classes, key)
+        calibration = functools.partial(left_out, ids, labels, key, answer)
         reader = EstimatorReader(
-            fitted.classifier, classes, steps=fitted.steps, temperature=None if fitted.constant else temperature
+            fitted.classifier, classes, steps=fitted.steps, left_out=None if fitted.constant else calibration
         )
         notes: dict[str, Any] = {"rows": len(ids)}
         if fitted.constant:
@@ -105,23 +103,15 @@ class SklearnLearner(Taught):
             return _Fitted(estimator[-1], estimator[:-1], constant=False)
         return _Fitted(estimator, None, constant=False)
 
-    def _temperature(
-        self, X: Any, ids: Tensor, labels: Tensor, weight_n: np.ndarray | None, classes: int, key: Key
-    ) -> float:
-        """The T that fits rows the classifier was not fitted on: each row is left out once, in one of five folds."""
-        fold_n = folds(ids, labels, _FOLDS, key.fold("folds"))
-        probs, truth = [], []
-        for fold in range(_FOLDS):
-            rest = (fold_n != fold).nonzero()[:, 0]
-            # A class that is in no other fold has probability 0 whatever the classifier: it says nothing about T.
-            out = ((fold_n == fold) & torch.isin(labels, labels[rest])).nonzero()[:, 0]
-            weight = None if weight_n is None else weight_n[rest.numpy()]
-            if not len(out) or len(labels[rest].unique()) < 2 or (weight is not None and not weight.any()):
-                continue
-            fitted = self._fitted(_rows(X, rest), labels[rest], weight, classes, key)
-            probs.append(fitted.probabilities(_rows(X, out), classes))
-            truth.append(labels[out])
-        return label_temperature(log_probabilities(torch.cat(probs)), torch.cat(truth))[0] if probs else 1.0
+    def _left_out(
+        self, X: Any, labels: Tensor, weight_n: np.ndarray | None, classes: int, key: Key, rest: Tensor, out: Tensor
+    ) -> Tensor | None:
+        """Logits of the rows at `out` by the classifier fitted on those at `rest`; None where it cannot be."""
+        weight = None if weight_n is None else weight_n[rest.numpy()]
+        if len(labels[rest].unique()) < 2 or (weight is not None and not weight.any()):
+            return None
+        fitted = self._fitted(_rows(X, rest), labels[rest], weight, classes, key)
+        return log_probabilities(fitted.probabilities(_rows(X, out), classes))
 
 
 class _Fitted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,12 +22,14 @@ from labelwise.train.arguments import check_numbers, validation
 from labelwise.train.epochs import Trained, outputs_at, train
 from labelwise.train.fit import Fit, checked_labels, checked_targets
 from labelwise.train.labelled import LabelledInputs, held_out
+from labelwise.train.left_out import left_out
 from labelwise.train.lesson import Lesson, Taught
 from labelwise.train.loss import CrossEntropy, Loss, LossChoice, SquaredError, Target
 from labelwise.train.objective import Mean, Objective, State
 from labelwise.train.optimiser import OptimiserChoice, ScheduleChoice, check_choices
 from labelwise.train.restart import Factory, chance, made, redrawn
 from labelwise.train.sampler import SamplerChoice, check_sampler
+from labelwise.train.saved import part_of, saved_state
 from labelwise.train.task import Task, Training, Watch
 
 OwnFit = Callable[[nn.Module, Any, Tensor, Tensor | None], None]
@@ -78,7 +81,8 @@ class TorchLearner(Taught):
             patience: stop after so many epochs without a lower loss; None never stops early.
             holdout: share of the labelled rows that are not trained on. Early stopping watches their loss, and the
                 temperature of LabelProbs is fitted on them. With fewer than `holdout_from` labelled rows, or 0, none
-                are held out, early stopping watches the training loss, and the temperature is 1.
+                are held out, early stopping watches the training loss, and the temperature is 1; where the strategy
+                asks for LabelProbs, five models trained on four fifths of the rows each say what it is.
             valid: (inputs or Pool, labels) to watch instead of a hold-out.
             clamp: no entry of a gradient goes further from 0 in a step; None leaves gradients as they are.
             augment: a function (batch of inputs, generator) that gives the batch to train on.
@@ -106,6 +110,7 @@ class TorchLearner(Taught):
         self.model = model
         self.restart = restart
         self.goes_on = False  # set by a recipe that trains on from the round before
+        self.calibrates = False  # set by a recipe whose strategy asks for LabelProbs
         self.holdout = holdout
         self.holdout_from = holdout_from
         self.valid = None if valid is None else validation(valid)
@@ -142,18 +147,19 @@ class TorchLearner(Taught):
         at, watch = self._split(rows, labels, loss, target, key)
         if watch is not None and watch.rows is not rows:  # looked at after every epoch
             watch.rows.held = moved(watch.rows.held, device, dtype)
+        task = Task(rows, labels, at, loss, watch)
         if self.own_fit is not None:
             with chance(key.fold("noise"), device):
                 self.own_fit(model, moved(rows.take(at), device, dtype), labels.to(device), lesson.weights)
             model.eval()
             trained = Trained({}, {"stopped": "trained by the function given as fit="})
         else:
-            trained = self._train(model, Task(rows, labels, at, loss, watch), lesson.weights, key, previous)
+            trained = self._train(model, task, lesson.weights, key, previous)
         notes = trained.notes
         notes["held_out"] = 0 if watch is None else len(watch.at)
-        temperature = 1.0 if target is not None else self._temperature(model, watch, loss, notes)
+        temperature = 1.0 if target is not None else self._temperature(model, task, lesson, notes)
         again = self.restart is not False and not self.goes_on and self.own_fit is None and device.type == "cpu"
-        saved = None if again else _saved(model, temperature, trained.state, target, draws)
+        saved = None if again else saved_state(model, temperature, trained.state, target, draws)
         return Fit(self._reader(model, temperature, target, draws), ids, self._published(trained.state), notes, saved)
 
     def with_objective(self, objective: Objective) -> TorchLearner:
@@ -181,13 +187,19 @@ class TorchLearner(Taught):
         other.goes_on = True
         return other
 
+    def calibrating(self) -> TorchLearner:
+        """A learner like this one that fits the temperature of LabelProbs also where it holds no rows out."""
+        other = copy.copy(self)
+        other.calibrates = True
+        return other
+
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """The fit whose `state` this is; `ids` are the rows it was trained on."""
         model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else made(self.model, Key(0))
-        model.load_state_dict(_part(state, "model."))
+        model.load_state_dict(part_of(state, "model."))
         model.eval()
         temperature = float(state["temperature"])
-        published = self._published(_part(state, "objective."))
+        published = self._published(part_of(state, "objective."))
         target = Target(*state["target"].tolist()) if "target" in state else None
         reader = self._reader(model, temperature, target, Key(int(state["draws"])))
         return Fit(reader, ids, published, {"temperature": temperature}, state)
@@ -251,11 +263,25 @@ class TorchLearner(Taught):
             labels = target.standard(checked_targets(pool.ids, labels))
         return Watch(LabelledInputs(pool, pool.ids), torch.arange(len(labels)), labels, weighed=False)
 
-    def _temperature(self, model: nn.Module, watch: Watch | None, loss: Loss, notes: dict[str, Any]) -> float:
+    def _temperature(self, model: nn.Module, task: Task, lesson: Lesson, notes: dict[str, Any]) -> float:
         """The temperature of LabelProbs, with a note where nothing determines it."""
-        if watch is None:
-            return noted_temperature(None, None, notes)
-        return noted_temperature(outputs_at(model, watch.rows, watch.at, loss, self.how).cpu(), watch.labels, notes)
+        if task.watch is not None:
+            logits = outputs_at(model, task.watch.rows, task.watch.at, task.loss, self.how).cpu()
+            return noted_temperature((logits, task.watch.labels), notes)
+        if not self.calibrates or self.own_fit is not None:
+            return noted_temperature(None, notes)
+        found = left_out(lesson.ids, task.labels, lesson.key, partial(self._left_out, task, lesson))
+        notes["left_out"] = 0 if found is None else len(found[1])
+        return noted_temperature(found, notes)
+
+    def _left_out(self, task: Task, lesson: Lesson, rest: Tensor, out: Tensor) -> Tensor:
+        """Logits of the rows at `out` by a model trained on those at `rest` alone."""
+        quiet, key = copy.copy(self), lesson.key.fold("left out")
+        quiet.how = replace(self.how, look=None)
+        model = self._start(key, None)
+        reseed(model, Key(key.fold("draws").small()))
+        quiet._train(model, replace(task, at=rest), lesson.weights, key, None)
+        return outputs_at(model, task.rows, out, task.loss, self.how).cpu()
 
     def _reader(self, model: nn.Module, temperature: float, target: Target | None, key: Key) -> ModelReader:
         return ModelReader(
@@ -271,15 +297,3 @@ class TorchLearner(Taught):
     def _published(self, state: State) -> dict[Any, Tensor]:
         columns = self.how.objective.publish(state) if state else {}
         return {signal: column.detach().cpu() for signal, column in columns.items()}
-
-
-def _saved(model: nn.Module, temperature: float, state: State, target: Target | None, draws: Key) -> dict[str, Tensor]:
-    saved = {"temperature": torch.tensor(temperature, dtype=torch.float64), "draws": torch.tensor(draws.seed)}
-    if target is not None:
-        saved["target"] = torch.tensor([target.mean, target.spread], dtype=torch.float64)
-    saved |= {f"model.{name}": value.detach().cpu().clone() for name, value in model.state_dict().items()}
-    return saved | {f"objective.{name}": value.detach().cpu().clone() for name, value in state.items()}
-
-
-def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
