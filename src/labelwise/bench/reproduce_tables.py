@@ -6,11 +6,12 @@ import functools
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labelwise.bench import dynamical_tables, sabal_tables
+from labelwise.bench.paper_records import Ran, ran_of
 from labelwise.bench.paper_sheets import chosen, seconds_of
 from labelwise.bench.paper_tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
 from labelwise.bench.paper_verdicts import (
@@ -35,20 +36,6 @@ from labelwise.report import Curves, Record, area, learning_curves
 from labelwise.report.words import many
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A sheet with the records of its runs that are complete, and how many runs there should be."""
-
-    sheet: Sheet
-    records: list[Record]
-    cells: int
-
-    @property
-    def done(self) -> int:
-        """Runs that are complete."""
-        return len({(record.strategy, record.seed) for record in self.records})
-
-
 def paper_rows(name: str) -> Rows:
     """The paper's own numbers; none where the paper has a picture."""
     table = _papers().get(name, {"rows": {}})
@@ -71,9 +58,7 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     curves = {one.sheet.name: _curves(one, setting) for one in ran}
     ours = numbers_of(table, ran, curves)
     paper = paper_rows(table.name)
-    unfinished = [
-        f"{one.sheet.name}: {one.done} of {one.cells} runs are complete." for one in ran if one.done < one.cells
-    ]
+    unfinished = [line for one in ran for line in one.unfinished]
     size = "" if setting.scale == "paper" else _NOT_COMPARED
     verdict = _standing_in(table, ran) + said(claims_of(table, ours), ours, paper)
     band = near(ours, paper) if setting.scale == "paper" else ""
@@ -123,9 +108,7 @@ def _ran(table: PaperTable, sheet: Sheet, setting: Setting) -> Ran:
             name, text = next(iter(progress.failed.items()))
             setting.say(f"{len(progress.failed)} runs failed; {name}: {text.strip().splitlines()[-1]}")
     found = read_run(run) if (run / "records").is_dir() else []
-    wanted = {cell.name for cell in cells}
-    full = {record.run for record in found if record.round == sheet.rounds} & wanted
-    return Ran(sheet, [record for record in found if record.run in full], len(cells))
+    return ran_of(sheet, found, cells, table.by)
 
 
 def numbers_of(table: PaperTable, ran: list[Ran], curves: Mapping[str, Mapping[str, Curves]]) -> Rows:
