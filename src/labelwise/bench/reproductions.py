@@ -197,6 +197,8 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
     """What one reproduction gave, as Markdown."""
     ran = ", ".join(f"{name} {value}" for name, value in about["environment"].items())
     compat = ", as the paper's programme does (--paper-compat)" if about["paper_compat"] else ""
+    # Runs in processes of their own are not in it; their pages have the seconds of all runs from the records.
+    spent = "" if result.records else f"{about['cpu_seconds']} seconds of the processor. "
     parts = [
         f"# {about['name']}: {about['what']}",
         f"{about['paper']}; {about['scale']} scale, seed {about['seed']}{compat}. Written by\n\n"
@@ -209,7 +211,7 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
         else "",
         f"Numbers: [{stem}.json]({stem}.json)."
         + (f" Every round of every run: [{stem}.jsonl.gz]({stem}.jsonl.gz)." if result.records else ""),
-        f"{about['cpu_seconds']} seconds of the processor. {ran}.",
+        f"{spent}{ran[:1].upper()}{ran[1:]}.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

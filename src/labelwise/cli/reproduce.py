@@ -61,7 +61,8 @@ def reproduce(
     one = named(name)
     told = "nothing is run" if page else shown_time(one, setting)
     console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
-    result = run(name, setting, out, "labelwise " + shlex.join(sys.argv[1:]))
+    made_by = [word for word in sys.argv[1:] if word != "--page"]  # what makes the numbers, not the page alone
+    result = run(name, setting, out, "labelwise " + shlex.join(made_by))
     stem = name.replace("/", "-")
     console.print(result.verdict, highlight=False, markup=False)
     console.print(f"[bold]Written[/]  {out / f'{stem}.md'}, .png, .json", highlight=False, soft_wrap=True)
