@@ -1,5 +1,6 @@
 """One suite for what runs shards: one process, functions that travel, a journal, Ray. All give the same picks."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -87,11 +88,11 @@ def _kept(name, inputs, ids, at, folder, labelled=NONE):
     strategy = lw.strategies.get(name)
     about = {"strategy": repr(strategy), "k": 12, "key": repr(Key(2))}
     try:
-        journal = FolderJournal(folder, about, pool, labelled, every=0.0)
-        picks = strategy.select(pool.kept(journal), labelled.kept(journal), 12, Key(2))
+        with contextlib.closing(FolderJournal(folder, about, pool, labelled, every=0.0)) as journal:
+            picks = strategy.select(pool.kept(journal), labelled.kept(journal), 12, Key(2))
+            journal.remove()
     except Killed:
         return None, count[0]
-    journal.remove()
     return picks, count[0]
 
 
@@ -142,7 +143,8 @@ def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatc
     monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
     (tmp_path / "j").mkdir()
-    (tmp_path / "j" / "answers.bin").touch()
+    (tmp_path / "j" / "lock").touch()
+    (tmp_path / "j" / "answers.bin").write_bytes(b"some of an ans")
     (tmp_path / "j" / "about.tmp").write_text('{"vers')
     picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
     _same(picks, lw.strategies.get("kcenter").select(_shards("kcenter", inputs, ids, 2), NONE, 12, Key(2)))

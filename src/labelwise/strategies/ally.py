@@ -101,7 +101,7 @@ class Ally(Strategy):
             ids = self._chosen(pool, k, head is not None and head.constant, key, notes)
             scores = pool.take(ids).tensor(DUALS)
         finally:
-            pool.map(functools.partial(_end, given))
+            pool.map(_end)
         return equal_weights(ids, scores.cpu(), notes)
 
     def fitted(self, labelled: Shards, key: Key) -> FittedHead:
@@ -157,24 +157,19 @@ def _score(head: FittedHead | None, cap: float | None, shard: Shard) -> int:
         # Rounded: what a matrix product gives a row depends in its last bits on the block it is in.
         return head(rows.tensor(EMBEDDING)).to(torch.float32).to(shard.dtype)
 
-    if head is None:
-        shard.state["given"] = shard.columns[DUALS]
     dual_N = shard.each(duals)
     above_N = dual_N > (torch.inf if cap is None else cap)
-    shard.columns[DUALS] = dual_N.masked_fill(above_N, 0.0)
+    shard.made[DUALS] = dual_N.masked_fill(above_N, 0.0)
     return int(above_N.sum())
 
 
-def _end(given: bool, shard: Shard) -> None:
+def _end(shard: Shard) -> None:
     shard.state.pop("cluster", None)
-    if not given:
-        shard.columns.pop(DUALS, None)
-    elif "given" in shard.state:
-        shard.columns[DUALS] = shard.state.pop("given")
+    shard.made.pop(DUALS, None)
 
 
 def _dual(shard: Shard) -> Tensor:
-    return shard.columns[DUALS]
+    return shard.made[DUALS]
 
 
 def _by_chance(key: Key, shard: Shard) -> Tensor:
@@ -183,4 +178,4 @@ def _by_chance(key: Key, shard: Shard) -> Tensor:
 
 def _perturbed(key: Key, shard: Shard) -> Tensor:
     """The highest k of log dual + Gumbel noise are k draws without replacement, in proportion to the dual."""
-    return shard.columns[DUALS].double().clamp_min(LEAST).log() + key.gumbel(shard.ids)
+    return shard.made[DUALS].double().clamp_min(LEAST).log() + key.gumbel(shard.ids)
