@@ -289,13 +289,13 @@ def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str
     for count in counts:
         engine = Ray(workers=count)
         makers = array_parts(torch.arange(rows), columns, {}, torch.float32, count)
-        shards = engine.shards(makers, [len(maker.ids) for maker in makers])
-        lw.strategies.get(name).select(shards, Shards([]), 2, Key(1))  # all is made and loaded
-        before, clock = shards.map(lambda shard: time.process_time()), time.perf_counter()
-        own = time.process_time()
-        picked.append(lw.strategies.get(name).select(shards, Shards([]), picks, Key(0)).ids.tolist())
-        clock, own = time.perf_counter() - clock, time.process_time() - own
-        busy = max(b - a for a, b in zip(before, shards.map(lambda shard: time.process_time())))
+        with engine.shards(makers, [len(maker.ids) for maker in makers]) as shards:
+            lw.strategies.get(name).select(shards, Shards([]), 2, Key(1))  # all is made and loaded
+            before, clock = shards.map(lambda shard: time.process_time()), time.perf_counter()
+            own = time.process_time()
+            picked.append(lw.strategies.get(name).select(shards, Shards([]), picks, Key(0)).ids.tolist())
+            clock, own = time.perf_counter() - clock, time.process_time() - own
+            busy = max(b - a for a, b in zip(before, shards.map(lambda shard: time.process_time())))
         lines.append(f"| {name} | {rows:,} x {wide}, k = {picks} | {count} | {busy:.2f} | {own:.2f} | {clock:.2f} |")
     assert all(one == picked[0] for one in picked), "picks differ with the number of workers"
     return lines

@@ -49,6 +49,10 @@ class StoreError(LabelwiseError, RuntimeError):
     """What is stored on disk does not fit what was asked of it."""
 
 
+class ClusterError(LabelwiseError, RuntimeError):
+    """A cluster has no room for the workers that were asked for."""
+
+
 class ExtraError(LabelwiseError, ImportError):
     """An optional dependency is not installed; the text holds the pip line that installs it."""
 

@@ -42,9 +42,13 @@ class How:
     @staticmethod
     def of(max_memory: Any = None, folder: str | Path | None = None, progress: Any = None) -> How:
         """From what the public functions take."""
+        return How(bytes_of(max_memory), None if folder is None else Path(folder).absolute()).heard_by(progress)
+
+    def heard_by(self, progress: Any) -> How:
+        """With a function that hears of the picks, or with none."""
         if progress is not None and not callable(progress):
             raise ArgumentError(f"progress is a function of (done, total), found {progress!r}")
-        return How(bytes_of(max_memory), None if folder is None else Path(folder).absolute(), progress)
+        return replace(self, progress=progress)
 
     def kept_in(self, session: Path | None) -> How:
         """With a journal in the folder of a session, if it has one."""

@@ -8,10 +8,10 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
 from torch import Tensor
 
 from labelwise.errors import StoreError
+from labelwise.shards.devices import from_raw, raw
 
 PIECE = 1 << 20  # bytes read at once where all of the file is looked at
 
@@ -75,13 +75,7 @@ class _Writing(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor:
             return NotImplemented
-        here = value.detach().cpu().contiguous()
-        data = here.reshape(-1).view(torch.uint8).numpy()
-        return _tensor, (data, here.dtype, tuple(here.shape), str(value.device))
-
-
-def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
-    return torch.from_numpy(data).view(dtype).reshape(shape).to(device)
+        return from_raw, (raw(value), value.dtype, tuple(value.shape), str(value.device))
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
+from labelwise.shards.devices import raw
 from labelwise.shards.shards import Shard, Shards
 
 WHOLE = 64 << 20  # bytes of a column that are looked at
@@ -25,13 +23,13 @@ def fingerprint(shards: Shards) -> str:
 
 
 def _digest(shard: Shard) -> str:
-    found = hashlib.blake2b(_bytes(shard.ids))
+    found = hashlib.blake2b(raw(shard.ids).data)
     if shard.device.type != "cpu":  # kept answers hold tensors of it: on another device the selection begins anew
         found.update(str(shard.device).encode())
     for signal, column in shard.columns.items():
         found.update(f"{signal!r} {tuple(column.shape)} {column.dtype}".encode())
         for run in _runs(len(column), column[:1].numel() * column.element_size()):
-            found.update(_bytes(column[run]))
+            found.update(raw(column[run]).data)
     return found.hexdigest()
 
 
@@ -43,8 +41,3 @@ def _runs(rows: int, row: int) -> Iterator[slice]:
     for number in range(count):
         start = number * (places - 1) // max(1, count - 1) * step
         yield slice(start, min(start + step, rows))
-
-
-def _bytes(values: Tensor) -> memoryview:
-    host = values.detach().cpu().contiguous()
-    return host.reshape(-1).view(torch.uint8).numpy().data
