@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import pickle
 import signal
@@ -523,17 +524,8 @@ def test_a_part_that_was_made_is_mapped_and_not_read_again(tmp_path):
 
 def test_progress_is_told_and_may_stop_a_selection():
     inputs, heard = _inputs(300), {}
-    for name in (
-        "kcenter",
-        "badge",
-        "typiclust",
-        "probcover",
-        "bss",
-        "batchbald",
-        "acs-fw",
-        "sabal-greedy",
-        "sabal-iht",
-    ):
+    names = ("kcenter", "badge", "typiclust", "probcover", "bss", "leverage", "volume", "ally", "batchbald", "acs-fw")
+    for name in (*names, "sabal-greedy", "sabal-iht"):
         told = heard[name] = []
         lw.select(name, 40, **inputs, progress=lambda done, total, told=told: told.append((done, total)))
     lw.select("bait", 10, **inputs, progress=lambda done, total: heard.setdefault("bait", []).append((done, total)))
@@ -542,7 +534,9 @@ def test_progress_is_told_and_may_stop_a_selection():
         assert [done for done, _ in told] == sorted(done for done, _ in told), name
         assert all(0 <= done <= total for done, total in told), name
     assert heard["kcenter"][-1] == heard["badge"][-1] == (39, 39)
-    assert heard["sabal-greedy"][-1] == heard["typiclust"][-1] == (40, 40)
+    assert heard["sabal-greedy"][-1] == (40, 40)
+    for name in ("typiclust", "probcover", "bss", "leverage", "volume", "ally"):
+        assert heard[name][-1] == (progress.STEPS, progress.STEPS), name
 
     def stop(done, total):
         raise KeyboardInterrupt
@@ -554,6 +548,41 @@ def test_progress_is_told_and_may_stop_a_selection():
     before = len(heard["kcenter"])
     lw.select("kcenter", 40, **inputs)  # nobody listens any more
     assert len(heard["kcenter"]) == before
+
+
+@pytest.mark.parametrize("name", ["ally", "leverage", "volume", "typiclust", "probcover", "bss"])
+def test_a_method_of_several_stages_is_heard_of_in_each(name, monkeypatch):
+    """Not only when its picks are made, which is the last of them."""
+    monkeypatch.setattr(progress, "LEAST_WAIT", 0.0)
+    shares = []
+    lw.select(name, 40, **_inputs(1500), progress=lambda done, total: shares.append(done / total))
+    assert shares == sorted(shares)
+    assert shares[0] < 0.2
+    assert shares[-1] == 1
+    assert max(b - a for a, b in itertools.pairwise([0.0, *shares])) < 0.45
+
+
+def test_stages_within_stages():
+    heard = []
+    with progress.told(lambda done, total: heard.append((done, total))):
+        with progress.stage(0.0, 0.5), progress.stage(0.5, 1.0):
+            progress.tick(1, 2)
+        progress.tick(7, 7)
+    assert heard[0] == (375, progress.STEPS)
+    assert heard[-1] == (7, 7)
+    with progress.stage(0.0, 0.5):  # nobody listens
+        progress.tick(1, 2)
+
+
+def test_progress_of_a_session():
+    heard = []
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype("float32")
+    session = lw.Session(x, recipe="typiclust", classes=2)
+    picks = session.ask(20, progress=lambda done, total: heard.append((done, total)))
+    assert heard[-1] == (progress.STEPS, progress.STEPS)
+    _same(picks, session.ask(20))
+    with pytest.raises(ArgumentError, match="progress is a function"):
+        session.ask(20, progress=7)
 
 
 def test_what_a_listener_hears_is_spaced_and_ends_with_the_last(monkeypatch):
