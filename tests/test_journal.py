@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 import labelwise as lw
 from labelwise.choose.identity import identity
@@ -186,6 +188,21 @@ def test_strategies_are_told_apart_by_all_they_hold(tmp_path, monkeypatch):
     looped.what = looped
     with pytest.raises(ArgumentError, match="holds itself"):
         identity(looped)
+
+
+class Rooted(lw.strategies.Margin):
+    """Holds what cannot be told from another of its kind."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def test_a_session_with_a_strategy_that_cannot_be_told_goes_without_a_journal(tmp_path):
+    with pytest.raises(ArgumentError, match=r"Rooted\.lock is or holds"):
+        lw.select(Rooted(), 2, probs=np.full((5, 2), 0.5), folder=tmp_path / "j")
+    session = lw.Session(H, LogisticRegression(), Rooted(), classes=2, folder=tmp_path / "s")
+    session.tell(np.arange(10), np.arange(10) % 2)
+    assert len(session.ask(3)) == 3
 
 
 class Pulled(lw.strategies.KCenter):

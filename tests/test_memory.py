@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -218,6 +219,11 @@ def test_a_limit_just_below_what_is_needed_does_not_read_as_enough(folder: Path)
     text = rf"max_memory is {(least - 1) / 1e6}MB, but KCenter needs {-(-least // 10**6)}MB"
     with pytest.raises(MemoryLimitError, match=text):
         lw.select("kcenter", PICKS, embedding=given, max_memory=least - 1)
+
+
+def test_a_refusal_travels_with_its_number() -> None:
+    error = pickle.loads(pickle.dumps(MemoryLimitError("too small", 17)))
+    assert (str(error), error.smallest) == ("too small", 17)
 
 
 def test_another_allocator_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,9 @@ class MemoryLimitError(LabelwiseError, MemoryError):
         MemoryError.__init__(self, text)
         self.smallest = smallest
 
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.smallest)  # from a worker to who asked
+
 
 class NumericsError(LabelwiseError, ValueError):
     """A value is NaN, infinite or not a probability where it has to be one."""

@@ -85,7 +85,13 @@ def select_kept(
     with in_full(), tight(how.limit is not None), told(how.progress):
         if how.folder is None:
             return strategy.select(pool, labelled, k, key)
-        about = {"strategy": repr(strategy), "parameters": identity(strategy), "k": int(k), "key": repr(key)}
+        try:
+            parameters = identity(strategy)
+        except ArgumentError:
+            if not how.own:
+                raise
+            return strategy.select(pool, labelled, k, key)  # nobody asked for a journal by name: it goes without
+        about = {"strategy": repr(strategy), "parameters": parameters, "k": int(k), "key": repr(key)}
         with closing(FolderJournal(how.folder, about, pool, labelled, own=how.own)) as journal:
             picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
             journal.remove()
