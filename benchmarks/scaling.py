@@ -251,6 +251,7 @@ def draw(lines: Sequence[dict[str, Any]], what: str, label: str, unit: float, pa
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullLocator
 
     names = list(dict.fromkeys(line["strategy"] for line in lines))
     across = min(5, len(names))
@@ -269,7 +270,7 @@ def draw(lines: Sequence[dict[str, Any]], what: str, label: str, unit: float, pa
             panel.plot(times, values, marker=MARKERS[line["axis"]], markersize=4, color=COLOURS[line["axis"]], zorder=2)
         panel.set_title(name, fontsize=10)
         panel.set(xscale="log", yscale="log", xticks=times, xticklabels=[f"{one:g}x" for one in times])
-        panel.tick_params(which="minor", bottom=False)
+        panel.xaxis.set_minor_locator(NullLocator())
         panel.grid(axis="y", color="#eeeeee", zorder=0)
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
