@@ -1,6 +1,6 @@
 """Kill -9 the benchmark runner at random moments, start it again, and compare with a run that was left alone.
 
-    python benchmarks/kill.py --kills 50
+    python benchmarks/kill.py --kills 50 --out docs/results/kill.md
 
 A moment is drawn between the start of the process and some rounds into its work; the runner alone or the whole group of
 processes is killed. After each kill every complete line on disk must stay as it is, times included: that is how a
@@ -23,6 +23,7 @@ import numpy as np
 
 from labelwise.bench.cell import comparable
 from labelwise.bench.runner import read_run
+from labelwise.report.environment import environment
 from labelwise.report.record import Record
 
 CONFIG = """
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=6, help="seeds of the suite: how long a run is")
     parser.add_argument("--draw", type=int, default=0, help="seed of the moments")
+    parser.add_argument("--out", type=Path, help="a page to keep what came out on")
     options = parser.parse_args()
     moments = np.random.Generator(np.random.PCG64(options.draw))
     with tempfile.TemporaryDirectory() as folder:
@@ -66,6 +68,7 @@ def main() -> None:
         expected = _by_round(read_run(left_alone))
         print(f"left alone: {len(expected)} rounds in {time.monotonic() - began:.0f} s", flush=True)
         kills, runs, inside = 0, 0, 0
+        said = [f"A run that was left alone: {len(expected)} rounds."]
         while kills < options.kills:
             run = Path(folder) / f"killed-{runs}"
             more, working = _killed_run(config, run, options.kills - kills, moments)
@@ -74,8 +77,22 @@ def main() -> None:
             wrong = [name for name in expected if found.get(name) != expected[name]]
             if wrong or len(found) != len(expected):
                 sys.exit(f"run {runs}: {len(found)} rounds, {len(wrong)} differ, such as {wrong[:3]}")
-            print(f"\nrun {runs}: {more} kills, all {len(found)} rounds as in the run left alone", flush=True)
-    print(f"{kills} kills ({inside} while rounds were being run) in {runs} runs: no round lost, repeated or changed")
+            said.append(f"Run {runs}: {more} kills, all {len(found)} rounds as in the run left alone.")
+            print(f"\n{said[-1]}", flush=True)
+    said.append(
+        f"{kills} kills ({inside} while rounds were being run) in {runs} runs: no round lost, repeated or changed."
+    )
+    print(said[-1])
+    if options.out is not None:
+        options.out.write_text(_page(options, said))
+
+
+def _page(options: argparse.Namespace, said: list[str]) -> str:
+    command = f"python benchmarks/kill.py --kills {options.kills} --seeds {options.seeds} --draw {options.draw}"
+    ran = ", ".join(f"{name} {value}" for name, value in environment().items())
+    about = "Written by the command below, whose docstring says what is killed when, and what is compared."
+    lines = "\n".join(f"- {line}" for line in said)
+    return f"# Kill -9 at random moments\n\n{about}\n\n```\n{command}\n```\n\n{lines}\n\n{ran}.\n"
 
 
 def _killed_run(config: Path, run: Path, most: int, moments: np.random.Generator) -> tuple[int, int]:

@@ -52,6 +52,7 @@ def plain_greedy(k: int, alpha: float, beta: float, probs: Tensor, label_probs: 
         w[step] = -mu
         r_CD = r_CD - mu * phi_CD
         u = 2 * ((a_SC * (h_SD @ r_CD.T)).sum(1) + beta * (w - 1))
+        u = u.masked_fill(w == 0, 0.0)  # a weight that was cut is not in the support
         along_CD = (a_SC * u[:, None]).T @ h_SD
         curve = (along_CD**2).sum() + beta * (u @ u)
         mu = u @ u / 2 / curve.clamp(min=1e-300)  # u may be zero, as after the line search of the first pick

@@ -79,7 +79,7 @@ def test_images_on_their_way(tmp_path, monkeypatch: pytest.MonkeyPatch):
     assert len(duals) == 5
     page = (tmp_path / "ally-figure1.md").read_text()
     assert result.verdict in page
-    assert "python " in page
+    assert "Python " in page
     assert result.verdict in (tmp_path / "README.md").read_text()
     assert np.mean(duals[-1]) > np.mean(duals[0])
     assert result.numbers["steps"] == [0, 50, 100, 150, 200]

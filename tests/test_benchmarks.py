@@ -84,6 +84,14 @@ def test_the_plain_form_of_greedy_sabal_takes_a_step_of_length_zero(bench):
         assert bench.sabal.plain_greedy(k, 1e-2, 1e-3, **inputs).tolist() == expected
 
 
+def test_the_plain_form_of_greedy_sabal_leaves_weights_that_were_cut(bench):
+    inputs = bench.sabal.inputs_of(3000, 64, 10)
+    inputs["embedding"] *= torch.randn(3000, 1, generator=torch.Generator().manual_seed(1)).exp()
+    got = lw.select(lw.strategies.Sabal(beta=1e-3), 120, **inputs)
+    assert (got.weights == 0).any()
+    assert bench.sabal.plain_greedy(120, 1e-2, 1e-3, **inputs).tolist() == got.ids.tolist()
+
+
 def test_plain_sampled_methods_fill_the_batch(bench, tmp_path):
     for case in bench.shapes.quick_cases():
         if case.strategy not in ("random", "badge", "typiclust", "probcover"):

@@ -300,6 +300,7 @@ def test_the_gallery_changes_a_label(project, anna):
     page.select_option("select[name=label]", "cat")
     page.wait_for_selector("text=1 item.")
     page.select_option("select[name=label]", "")
+    page.wait_for_selector("text=4 items.")  # else the one item of before is taken for the one that is searched
     page.fill("#search", f"review {rows[2]}:")
     page.wait_for_selector("text=1 item.")
     assert page.locator(".one").count() == 1

@@ -596,6 +596,13 @@ def test_a_temperature_near_one_is_noted():
         assert ("temperature_note" in notes) == near
 
 
+def test_temperature_of_a_learner_with_draws_of_its_last_layer():
+    data, labels = _blobs()
+    learner = lw.laplace(lw.TorchLearner(_net, epochs=10, lr=1e-2), draws=3)
+    notes = next(iter(lw.rounds(lw.Pool.of(data), labels, learner, "sabal-greedy", k=8, n=1, start=40))).notes
+    assert notes["selection"]["temperature"] == notes["training"]["temperature"] != 1
+
+
 def test_temperatures_of_an_ensemble():
     data, labels = _blobs()
     learner = lw.ensemble(lw.TorchLearner(_net, epochs=10, lr=1e-2), members=2)

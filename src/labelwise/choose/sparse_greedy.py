@@ -151,12 +151,12 @@ class _Loop:
             start = len(self.ids)
             self._by_list()
             self.board.take(self.ids[start:])
+            tick(len(self.ids), self.problem.k)
             if self.pace < FEW:
                 self._one_by_one(min(self.alone, self.problem.k - len(self.ids)))
                 self.alone, self.pace = min(2 * self.alone, MOST_ALONE), FEW
             else:
                 self.alone = FIRST_ALONE
-            tick(len(self.ids), self.problem.k)
 
     def _by_list(self) -> None:
         """Picks on one list, as far as they stand; one pick by a sweep of its own where none can stand."""
@@ -182,6 +182,7 @@ class _Loop:
         for _ in range(count):
             self._pick()
             self.board.take(self.ids[-1:])
+            tick(len(self.ids), self.problem.k)
         self.support.refresh()
 
     def _pick(self) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MARKS = {"passed": "[green]ok[/]", "failed": "[bold red]NO[/]", "not applicable": "[dim]-[/]"}
 THEOREMS = "theorems"  # the column of all checks that only some strategies have
-WIDE = 132  # columns of a terminal in which titles are written out
 SHORT = {
     "reference": "ref",
     "law": "law",
@@ -159,9 +158,10 @@ def _table(outcomes: list[Outcome], console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    titles, wide = _columns(outcomes), console.width >= WIDE
+    titles, longest = _columns(outcomes), max(len(one.strategy) for one in outcomes)
+    wide = console.width >= longest + sum(len(title) + 2 for title in titles) + 8  # titles written out, seconds, rims
     table = Table(box=box.SIMPLE_HEAD if wide else None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("strategy", no_wrap=not wide)
+    table.add_column("strategy", no_wrap=True)
     for title in titles:
         table.add_column(title if wide else SHORT.get(title, title), justify="center", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)

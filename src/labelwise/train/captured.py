@@ -39,7 +39,9 @@ class Captured:
         """The step on these rows."""
         if self._off:
             return self._step(index_B)
-        own = self._sizes.setdefault(len(index_B), _Recording(torch.empty_like(index_B)))
+        own = self._sizes.get(len(index_B))
+        if own is None:
+            own = self._sizes[len(index_B)] = _Recording(torch.empty_like(index_B))
         stamp = self._stamp()
         own.index_B.copy_(index_B)
         if own.graph is None or stamp != own.stamp:
