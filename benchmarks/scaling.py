@@ -5,9 +5,9 @@
     python benchmarks/scaling.py --declared                        # what each strategy says it needs
 
 One axis is doubled at a time around a base point, each run in a forked process of one thread. Time is that of the
-processor (of the thread that selects, so that a busy machine does not count); memory is the most private memory above
-what was held before, sampled each millisecond in a run of its own. The slope of an axis is the least-squares line
-through the logarithms.
+processor (of the thread that selects, so that a busy machine does not count); memory is the most that was held above
+what was held before, as the system counts it, in a run of its own. The slope of an axis is the least-squares line
+through the logarithms. What it is compared with is `growth` in the file of each strategy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import math
 import os
 import platform
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,31 +44,16 @@ DECLARED = ((200_000, 64, 10, 100), (1_000_000, 512, 1000, 10_000), (10_000_000,
 DRAWS = 8
 LONG = 1.5  # seconds after which a run is not repeated
 SLACK = 0.25  # a slope measured over a few small sizes is not known better than this
+LEAST_BYTES = 1_000_000  # memory below this is the noise of an allocator
+COLOURS = {"N": "#0072b2", "C": "#d55e00", "D": "#009e73", "k": "#b5529c"}  # apart for colour-blind readers too
+MARKERS = {"N": "o", "C": "s", "D": "^", "k": "D"}
 
-# What the docstring of each strategy states, as the largest power of each axis; one that is not there costs nothing.
-# typiclust: squared cluster sizes. bss, volume: d is k/12. bait: (C D)^3 for the design. sabal: k steps of k weights.
-STATED: dict[str, dict[str, float]] = {
-    "random": {"N": 1, "k": 1},
-    "confidence": {"N": 1, "C": 1, "k": 1},
-    "margin": {"N": 1, "C": 1, "k": 1},
-    "entropy": {"N": 1, "C": 1, "k": 1},
-    "kcenter": {"N": 1, "D": 1, "k": 1},
-    "badge": {"N": 1, "C": 1, "D": 1, "k": 1},
-    "typiclust": {"N": 2, "D": 1, "k": 1},
-    "probcover": {"N": 2, "D": 1, "k": 1},
-    "dynamical": {"N": 1, "k": 1},
-    "bss": {"N": 1, "D": 2, "k": 3},
-    "leverage": {"N": 1, "D": 2, "k": 1},
-    "volume": {"N": 1, "D": 2, "k": 3},
-    "bald": {"N": 1, "C": 1, "k": 1},
-    "batchbald": {"N": 1, "C": 1, "k": 2},
-    "acs-fw": {"N": 1, "C": 1, "k": 1},
-    "sabal-greedy": {"N": 1, "C": 1, "D": 1, "k": 2},
-    "sabal-iht": {"N": 1, "C": 1, "D": 1, "k": 1},
-    "ally": {"N": 1, "D": 1, "k": 1},
-    "bait": {"N": 1, "C": 3, "D": 3, "k": 1},
-    "albl": {"N": 1, "C": 1, "D": 1, "k": 1},
-}
+
+def stated(name: str, axis: str) -> float:
+    """The power that a strategy states for an axis, in its own file: `growth`, beside `cost`."""
+    growth = lw.strategies.get(name).growth
+    assert growth is not None, name
+    return float(getattr(growth, axis))
 
 
 def axes_of(name: str) -> list[str]:
@@ -120,40 +104,32 @@ def measured(name: str, at: dict[str, int], repeats: int) -> dict[str, float]:
 
 def _selected(name: str, at: dict[str, int], repeats: int) -> dict[str, float]:
     given, picks = inputs(name, at), at["k"]
-    lw.select(name, 5, **_first(given))  # type: ignore[arg-type]
-    seconds: list[float] = []
-    while len(seconds) < repeats and sum(seconds) < LONG:
-        began = time.thread_time()
-        lw.select(name, picks, **given)  # type: ignore[arg-type]
-        seconds.append(time.thread_time() - began)
+    found = {"seconds": timed(name, given, picks, repeats)}
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    peak, begun, done = [0], threading.Event(), threading.Event()
-
-    def watch() -> None:
-        begun.set()
-        while not done.wait(0.001):
-            peak[0] = max(peak[0], held())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    begun.wait()
-    base = held()  # with the stack of the watcher
+    Path("/proc/self/clear_refs").write_text("5")  # the most that was held counts from here on
+    base = held()
     # With a limit large tensors go back to the system at once, so that what is held is what is used.
     lw.select(name, picks, **given, max_memory="100GB")  # type: ignore[arg-type]
-    done.set()
-    watcher.join()
     strategy = lw.strategies.get(name)
     shapes: dict[Signal, tuple[int, ...]] = {
         signal: given[signal.array].shape[1:] or (1,)
         for signal in stored(strategy.needs.pool + strategy.needs.instead)
         if signal.array in given
     }
-    return {
-        "seconds": min(seconds),
-        "bytes": max(0, peak[0] - base),
-        "declared": needed(strategy, Size(at["N"], picks, shapes)),
-    }
+    size = Size(at["N"], picks, shapes)
+    return {**found, "bytes": max(0, held() - base), "declared": needed(strategy, size)}
+
+
+def timed(name: str, given: dict[str, np.ndarray], picks: int, repeats: int) -> float:
+    """Seconds of the processor, the least of some runs."""
+    lw.select(name, 5, **_first(given))  # type: ignore[arg-type]
+    seconds: list[float] = []
+    while len(seconds) < repeats and sum(seconds) < LONG:
+        began = time.thread_time()
+        lw.select(name, picks, **given)  # type: ignore[arg-type]
+        seconds.append(time.thread_time() - began)
+    return min(seconds)
 
 
 def _first(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -161,9 +137,9 @@ def _first(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def held() -> int:
-    """Bytes of private memory of this process (Linux)."""
+    """The most bytes that this process has held in memory (Linux)."""
     with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
@@ -178,56 +154,86 @@ def sweep(names: Sequence[str], points: int, repeats: int) -> list[dict[str, Any
     lw.select("random", 1, ids=np.arange(3))  # imported here once, not in every child
     for name in names:
         base = SMALL if name in SLOW else BASE
+        start = measured(name, base, repeats)  # of every axis
         for axis in axes_of(name):
             sizes = [base[axis] * 2**step for step in range(points)]
-            runs = [measured(name, {**base, axis: size}, repeats) for size in sizes]
-            line: dict[str, Any] = {
-                "strategy": name,
-                "axis": axis,
-                "sizes": sizes,
-                "seconds": [run["seconds"] for run in runs],
-                "bytes": [run["bytes"] for run in runs],
-                "declared": [run["declared"] for run in runs],
-            }
+            runs = [start, *(measured(name, {**base, axis: size}, repeats) for size in sizes[1:])]
+            line: dict[str, Any] = {"strategy": name, "axis": axis, "sizes": sizes}
+            line |= {what: [run[what] for run in runs] for what in ("seconds", "bytes", "declared")}
             line["slope"] = slope(sizes, line["seconds"])
-            line["memory_slope"] = slope(sizes, [max(one, 1e5) for one in line["bytes"]])
+            line["memory_slope"] = slope(sizes, [max(one, LEAST_BYTES) for one in line["bytes"]])
             found.append(line)
-            print(f"{name:14} {axis}  {line['slope']:5.2f} of {STATED[name].get(axis, 0):g}", flush=True)
+            print(f"{name:14} {axis}  {line['slope']:5.2f} of {_power(line)}", flush=True)
     return found
 
 
-def page(lines: Sequence[dict[str, Any]], command: str, spent: float, picture: str) -> str:
+def _power(line: dict[str, Any]) -> str:
+    power = stated(line["strategy"], line["axis"])
+    return f"{power:g}" if math.isfinite(power) else "any"
+
+
+def above(line: dict[str, Any]) -> bool:
+    """Whether time grows faster than is stated."""
+    return bool(line["slope"] > stated(line["strategy"], line["axis"]) + SLACK)
+
+
+def page(lines: Sequence[dict[str, Any]], command: str, spent: float, pictures: Sequence[str]) -> str:
     """The page of results."""
-    rows = []
-    for name in dict.fromkeys(line["strategy"] for line in lines):
-        cells, seconds, share = {}, 0.0, 0.0
-        for line in (one for one in lines if one["strategy"] == name):
-            stated = STATED[name].get(line["axis"], 0.0)
-            mark = "" if line["slope"] <= stated + SLACK else " **above**"
-            cells[line["axis"]] = f"{line['slope']:.2f} of {stated:g}{mark}"
-            share = max(share, *(used / said for used, said in zip(line["bytes"], line["declared"])))
-            seconds = max(seconds, *line["seconds"])
-        inside = " | ".join(cells.get(axis, "") for axis in AXES)
-        rows.append(f"| {name} | {inside} | {seconds:.2f} | {100 * share:.0f} % |")
-    worst = [line for line in lines if line["slope"] > STATED[line["strategy"]].get(line["axis"], 0.0) + SLACK]
-    verdict = "No slope is above what is stated." if not worst else f"{len(worst)} slopes are above what is stated."
-    head = " | ".join(AXES)
+    worse = sum(above(line) for line in lines)
+    verdict = f"**{worse} slopes are above what is stated.**" if worse else "No slope is above what is stated."
+    fuller = [line for line in lines if any(used > most for used, most in zip(line["bytes"], line["declared"]))]
+    kept = "" if not fuller else f" **{len(fuller)} lines used more memory than is declared.**"
     return f"""# Growth
 
-Measured by `{command}`; {spent:.0f} seconds of the processor in all. {verdict}
+Measured by `{command}`; {spent:.0f} seconds of the processor in all. {verdict}{kept}
 Base point: {_words(BASE)}; {", ".join(sorted(SLOW))}: {_words(SMALL)}; {DRAWS} draws. {_machine()}
 
-A cell is the power of growth of the processor's time along that axis and, after "of", the power that the strategy's
-docstring states; a power up to {SLACK} above it is within what so few sizes can tell. "Memory" is the largest share of
-what `Strategy.memory` and blocks declare ([scale](../scale.md)) that was used. "Longest" is in seconds.
-batchbald states its cost in rows looked at again, and no power of C bounds those: it may be above on that axis.
+## Time
 
-| strategy | {head} | longest | memory |
-|---|---|---|---|---|---|---|
-{chr(10).join(rows)}
+A cell is the power of growth of the processor's time along that axis and, after "of", the power that the strategy
+states in its own file (`growth`, beside `cost`); up to {SLACK} above it is within what so few sizes can tell. Most are
+below: fixed costs hide growth at these sizes. "Longest" is in seconds. batchbald looks at rows again, and by which
+power of C these grow is not known ("any").
 
-![time and memory against rows]({picture})
+{_table(lines, _time_cell, "longest", lambda own: f"{max(second for line in own for second in line['seconds']):.2f}")}
+
+![seconds against each axis, for every strategy]({pictures[0]})
+
+## Memory
+
+The power of growth of the most memory that was held above the inputs, below {LEAST_BYTES / 1e6:g} MB counted as that.
+What is promised is not a power but bytes: `Strategy.memory` and blocks ([scale](../scale.md)); "used" is the largest
+share of them.
+
+{_table(lines, lambda line: f"{line['memory_slope']:.2f}", "used", _used)}
+
+![MB against each axis, for every strategy]({pictures[1]})
 """
+
+
+def _table(
+    lines: Sequence[dict[str, Any]],
+    cell: Callable[[dict[str, Any]], str],
+    last: str,
+    of_all: Callable[[list[dict[str, Any]]], str],
+) -> str:
+    """A row for each strategy, a column for each axis, and one of all axes together."""
+    rows = [f"| strategy | {' | '.join(AXES)} | {last} |", "|---" * (len(AXES) + 2) + "|"]
+    for name in dict.fromkeys(line["strategy"] for line in lines):
+        own = {line["axis"]: line for line in lines if line["strategy"] == name}
+        cells = [cell(own[axis]) if axis in own else "" for axis in AXES]
+        rows.append(f"| {name} | {' | '.join(cells)} | {of_all(list(own.values()))} |")
+    return "\n".join(rows)
+
+
+def _time_cell(line: dict[str, Any]) -> str:
+    return f"{line['slope']:.2f} of {_power(line)}" + (" **above**" if above(line) else "")
+
+
+def _used(own: list[dict[str, Any]]) -> str:
+    return f"{max(used / most for line in own for used, most in zip(line['bytes'], line['declared'])):.0%}".replace(
+        "%", " %"
+    )
 
 
 def _words(point: dict[str, int]) -> str:
@@ -238,20 +244,41 @@ def _machine() -> str:
     return f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, one thread."
 
 
-def draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Time and memory against the rows, on logarithmic axes."""
+def draw(lines: Sequence[dict[str, Any]], what: str, label: str, unit: float, path: Path) -> None:
+    """A panel for each strategy, a line for each axis, the same logarithmic axes in all; grey grows as the axis."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullLocator
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), constrained_layout=True)
-    for line in (one for one in lines if one["axis"] == "N"):
-        axes[0].plot(line["sizes"], line["seconds"], marker="o", markersize=3, label=line["strategy"])
-        axes[1].plot(line["sizes"], [one / 1e6 for one in line["bytes"]], marker="o", markersize=3)
-    for one, title in zip(axes, ("seconds of the processor", "MB above the inputs")):
-        one.set(xscale="log", yscale="log", xlabel="rows", title=title)
-    figure.legend(loc="outside right upper", fontsize=7)
+    names = list(dict.fromkeys(line["strategy"] for line in lines))
+    across = min(5, len(names))
+    down = -(-len(names) // across)
+    figure, panels = plt.subplots(
+        down, across, figsize=(2.3 * across, 1.9 * down + 0.7), sharex=True, sharey=True, squeeze=False,
+        constrained_layout=True,
+    )  # fmt: skip
+    for panel, name in zip(panels.flat, names):
+        own = [line for line in lines if line["strategy"] == name]
+        times = [size / own[0]["sizes"][0] for size in own[0]["sizes"]]
+        start = max(own[0][what][0] / unit, 1e-4)
+        panel.plot(times, [start * one for one in times], color="#bbbbbb", linewidth=1, zorder=1)
+        for line in own:
+            values = [max(one / unit, 1e-4) for one in line[what]]
+            panel.plot(times, values, marker=MARKERS[line["axis"]], markersize=4, color=COLOURS[line["axis"]], zorder=2)
+        panel.set_title(name, fontsize=10)
+        panel.set(xscale="log", yscale="log", xticks=times, xticklabels=[f"{one:g}x" for one in times])
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.grid(axis="y", color="#eeeeee", zorder=0)
+    for panel in panels.flat[len(names) :]:
+        panel.set_visible(False)
+    drawn = [Line2D([], [], marker=MARKERS[axis], color=COLOURS[axis], label=axis) for axis in AXES]
+    drawn.append(Line2D([], [], color="#bbbbbb", label="as the axis"))
+    figure.legend(handles=drawn, loc="outside upper center", ncols=5, frameon=False)
+    figure.supylabel(label, fontsize=10)
+    figure.supxlabel("size along one axis, in units of the base point", fontsize=10)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -289,13 +316,13 @@ def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str
     for count in counts:
         engine = Ray(workers=count)
         makers = array_parts(torch.arange(rows), columns, {}, torch.float32, count)
-        shards = engine.shards(makers, [len(maker.ids) for maker in makers])
-        lw.strategies.get(name).select(shards, Shards([]), 2, Key(1))  # all is made and loaded
-        before, clock = shards.map(lambda shard: time.process_time()), time.perf_counter()
-        own = time.process_time()
-        picked.append(lw.strategies.get(name).select(shards, Shards([]), picks, Key(0)).ids.tolist())
-        clock, own = time.perf_counter() - clock, time.process_time() - own
-        busy = max(b - a for a, b in zip(before, shards.map(lambda shard: time.process_time())))
+        with engine.shards(makers, [len(maker.ids) for maker in makers]) as shards:
+            lw.strategies.get(name).select(shards, Shards([]), 2, Key(1))  # all is made and loaded
+            before, clock = shards.map(lambda shard: time.process_time()), time.perf_counter()
+            own = time.process_time()
+            picked.append(lw.strategies.get(name).select(shards, Shards([]), picks, Key(0)).ids.tolist())
+            clock, own = time.perf_counter() - clock, time.process_time() - own
+            busy = max(b - a for a, b in zip(before, shards.map(lambda shard: time.process_time())))
         lines.append(f"| {name} | {rows:,} x {wide}, k = {picks} | {count} | {busy:.2f} | {own:.2f} | {clock:.2f} |")
     assert all(one == picked[0] for one in picked), "picks differ with the number of workers"
     return lines
@@ -327,9 +354,9 @@ def main(arguments: list[str] | None = None) -> int:
             )
         return 0
     names = options.only.split(",") if options.only else lw.strategies.names()
-    unknown = [name for name in names if name not in STATED]
+    unknown = [name for name in names if name not in lw.strategies.names()]
     if unknown:
-        print(f"no growth is stated for {', '.join(unknown)}; there are: {', '.join(STATED)}")
+        print(f"there is no strategy {', '.join(unknown)}; there are: {', '.join(lw.strategies.names())}")
         return 2
     points, repeats = (2, 1) if options.quick else (options.points, 3)
     began = time.process_time() + sum(os.times()[2:4])
@@ -337,13 +364,15 @@ def main(arguments: list[str] | None = None) -> int:
     spent = time.process_time() + sum(os.times()[2:4]) - began
     out = options.out or (None if options.only or options.quick else RESULTS)
     words = " ".join(["python benchmarks/scaling.py", *(sys.argv[1:] if arguments is None else arguments)])
+    pictures = ["scaling.png", "scaling-memory.png"]
     if out is None:
-        print(page(lines, words, spent, "scaling.png"))
+        print(page(lines, words, spent, pictures))
         return 0
-    picture = out.with_suffix(".png")
-    draw(lines, picture)
-    out.write_text(page(lines, words, spent, picture.name))
-    print(f"-> {out}, {picture}")
+    pictures = [f"{out.stem}.png", f"{out.stem}-memory.png"]
+    draw(lines, "seconds", "seconds of the processor", 1.0, out.with_name(pictures[0]))
+    draw(lines, "bytes", "MB above the inputs", 1e6, out.with_name(pictures[1]))
+    out.write_text(page(lines, words, spent, pictures))
+    print(f"-> {out}, {', '.join(pictures)}")
     return 0 if all(math.isfinite(line["slope"]) for line in lines) else 1
 
 

@@ -1,13 +1,16 @@
 """One suite for what runs shards: one process, functions that travel, a journal, Ray. All give the same picks."""
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 
@@ -19,8 +22,9 @@ from torch import nn
 
 import labelwise as lw
 from labelwise.choose import progress
+from labelwise.choose.door import as_tensor
 from labelwise.choose.kept import select_kept
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import ArgumentError, ClusterError, StoreError
 from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.shards.journal import FolderJournal
@@ -87,11 +91,11 @@ def _kept(name, inputs, ids, at, folder, labelled=NONE):
     strategy = lw.strategies.get(name)
     about = {"strategy": repr(strategy), "k": 12, "key": repr(Key(2))}
     try:
-        journal = FolderJournal(folder, about, pool, labelled, every=0.0)
-        picks = strategy.select(pool.kept(journal), labelled.kept(journal), 12, Key(2))
+        with contextlib.closing(FolderJournal(folder, about, pool, labelled, every=0.0)) as journal:
+            picks = strategy.select(pool.kept(journal), labelled.kept(journal), 12, Key(2))
+            journal.remove()
     except Killed:
         return None, count[0]
-    journal.remove()
     return picks, count[0]
 
 
@@ -142,7 +146,8 @@ def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatc
     monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
     (tmp_path / "j").mkdir()
-    (tmp_path / "j" / "answers.bin").touch()
+    (tmp_path / "j" / "lock").touch()
+    (tmp_path / "j" / "answers.bin").write_bytes(b"some of an ans")
     (tmp_path / "j" / "about.tmp").write_text('{"vers')
     picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
     _same(picks, lw.strategies.get("kcenter").select(_shards("kcenter", inputs, ids, 2), NONE, 12, Key(2)))
@@ -207,15 +212,45 @@ def test_parts_of_mapped_files_travel_by_name(tmp_path):
     values = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
     np.save(tmp_path / "h.npy", values)
     file = np.load(tmp_path / "h.npy", mmap_mode="r")
-    assert mapped_file(file) is file
-    assert mapped_file(file[10:]) is None  # its first row is not that of the file
-    assert mapped_file(values) is None
+    assert _travels(values) is None
     columns = {Embedding(): torch.from_numpy(values), Probs(): torch.rand(100, 2)}
-    makers = array_parts(torch.arange(100), columns, {Embedding(): file}, torch.float32, 3)
+    makers = array_parts(torch.arange(100), columns, {Embedding(): _travels(file)}, torch.float32, 3)
     assert max(len(pickle.dumps(maker)) for maker in makers) < 3000
     shards = [pickle.loads(pickle.dumps(maker))() for maker in makers]
     assert torch.equal(torch.cat([shard.columns[Embedding()] for shard in shards]), torch.from_numpy(values))
     assert torch.equal(torch.cat([shard.columns[Probs()] for shard in shards]), columns[Probs()])
+
+
+def _travels(array):
+    return mapped_file(array, as_tensor("embedding", array))
+
+
+def test_views_of_mapped_files_travel_by_name_and_what_is_not_in_the_file_does_not(tmp_path):
+    values = np.random.default_rng(0).normal(size=(100, 6))
+    np.save(tmp_path / "h.npy", values)
+    file = np.load(tmp_path / "h.npy", mmap_mode="r")
+    for view in (file, file[10:], file[7:90:3], file[5:][:, 2:5], np.asarray(file)[3:], file[:, ::2], file.T[:, :4]):
+        travels = _travels(view)
+        assert np.array_equal(travels.open().numpy(), view)
+        assert np.array_equal(travels.rows(slice(1, 3)).open().numpy(), view[1:3])
+    assert _travels(file[::-1]) is None  # torch steps backwards only through a copy
+    assert _travels(file.astype("float32")) is None
+    for kind in (">f8", "longdouble", "uint64"):  # torch computes with a copy in another form
+        np.save(tmp_path / "other.npy", values.astype(kind))
+        assert _travels(np.load(tmp_path / "other.npy", mmap_mode="r")) is None
+    edited = np.load(tmp_path / "h.npy", mmap_mode="c")
+    edited[0] = 7  # in memory alone
+    assert _travels(edited) is None
+
+
+def test_parts_of_arrays_in_memory_are_views_until_they_travel_with_their_own_rows():
+    whole = torch.rand(3000, 50)
+    for values in (whole, whole.to(torch.bfloat16), whole.T.contiguous().T):
+        makers = array_parts(torch.arange(3000), {Embedding(): values}, {}, torch.float32, 3)
+        assert makers[1].columns[0][1].data_ptr() == values[1000:].data_ptr()
+        sent = pickle.dumps(makers[1])
+        assert len(sent) < 1000 * (50 * values.element_size() + 8) + 2000
+        assert torch.equal(pickle.loads(sent)().columns[Embedding()], values[1000:2000])
 
 
 def test_an_engine_that_is_not_known_is_refused():
@@ -223,6 +258,11 @@ def test_an_engine_that_is_not_known_is_refused():
         lw.select("entropy", 1, probs=np.eye(3), engine="spark")
     with pytest.raises(ArgumentError, match="workers"):
         Ray(workers=0)
+    for wrong in (-1, "x", float("nan"), float("inf"), True):
+        with pytest.raises(ArgumentError, match="gpus"):
+            Ray(gpus=wrong)
+        with pytest.raises(ArgumentError, match="wait"):
+            Ray(wait=wrong)
 
 
 def test_nothing_is_written_for_a_short_selection(tmp_path):
@@ -281,6 +321,125 @@ def test_an_error_in_a_worker_is_the_error_of_one_process(cluster):
         lw.select("kcenter", 5, embedding=inputs["embedding"], engine=cluster)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("asked", [{"workers": 3}, {"cpus": 3}, {"workers": 1, "gpus": 0.5}, {"workers": 2, "cpus": 2}])
+def test_more_than_the_cluster_has_is_refused_at_once(asked, cluster):
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=r"were asked for .* the cluster has .* in all; ask for fewer workers="):
+        lw.select("entropy", 3, probs=_inputs(30)["probs"], engine=Ray(**asked))
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_a_number_of_workers_there_are_as_many_as_have_room(cluster):
+    assert Ray().parts(100) == 2
+    assert Ray(cpus=2).parts(100) == 1
+    assert Ray().parts(1) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_others_use_is_waited_for_and_then_said_so(cluster):
+    import ray
+
+    other = ray.remote(num_cpus=1)(type("Other", (), {"here": lambda self: 1})).remote()
+    ray.get(other.here.remote())
+    with pytest.raises(ClusterError, match="2 workers of 1 CPUs found no place within 1 seconds: 1 CPUs are free of 2"):
+        lw.select("entropy", 3, probs=_inputs(30)["probs"], engine=Ray(workers=2, wait=1))
+    ray.kill(other)
+    assert len(lw.select("entropy", 3, probs=_inputs(30)["probs"], engine=cluster)) == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_are_gone_after_an_error_that_somebody_holds(cluster):
+    inputs = _inputs(300)
+    bad = inputs["embedding"].copy()
+    bad[123, 2] = np.nan
+    held = []
+    for _ in range(2):
+        try:
+            lw.select("kcenter", 5, embedding=bad, engine=cluster)
+        except lw.errors.NumericsError as error:
+            held.append(error)
+    got = lw.select("kcenter", 5, embedding=inputs["embedding"], engine=Ray(workers=2, wait=30))
+    _same(got, lw.select("kcenter", 5, embedding=inputs["embedding"]))
+    assert [type(error) for error in held] == [lw.errors.NumericsError] * 2
+
+
+def _refusing():
+    home = os.getpid()
+
+    class Refusing(nn.Module):  # in a function: workers do not find the module of a test
+        def __init__(self):
+            nn.Module.__init__(self)
+            self.last = nn.Linear(6, 3)
+
+        def forward(self, x):
+            if os.getpid() != home:
+                raise ValueError("this model does not read in a worker")
+            return self.last(x)
+
+    return Refusing()
+
+
+class Rooted(nn.Module):
+    """Holds what cannot be pickled."""
+
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.last, self.lock = nn.Linear(6, 3), threading.Lock()
+
+    def forward(self, x):
+        return self.last(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model", "error", "text"),
+    [
+        (_refusing, ValueError, "does not read in a worker"),
+        (Rooted, lw.errors.ModelError, "cannot be pickled .*lock.*engine=None"),
+    ],
+)
+def test_what_goes_wrong_when_a_part_is_made_is_said(model, error, text, cluster):
+    x = np.random.default_rng(0).normal(size=(60, 6)).astype("float32")
+    session = lw.Session(x, lw.TorchLearner(model, epochs=1), "entropy", classes=3, engine=cluster)
+    session.tell(np.arange(30), np.arange(30) % 3)
+    with pytest.raises(error, match=text):
+        session.ask(5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_on_ray_the_array_counts_and_not_the_file_it_came_from(cluster, tmp_path):
+    values = _inputs(300)["embedding"]
+    for kind in (">f8", "longdouble"):
+        np.save(tmp_path / f"{kind[-1]}.npy", values.astype(kind))
+        file = np.load(tmp_path / f"{kind[-1]}.npy", mmap_mode="r")
+        _same(lw.select("kcenter", 9, embedding=file, engine=cluster), lw.select("kcenter", 9, embedding=file))
+    np.save(tmp_path / "h.npy", values)
+    edited = np.load(tmp_path / "h.npy", mmap_mode="c")
+    edited[::2] *= 3
+    _same(lw.select("kcenter", 9, embedding=edited, engine=cluster), lw.select("kcenter", 9, embedding=edited))
+    part = np.load(tmp_path / "h.npy", mmap_mode="r")[40:]
+    _same(lw.select("kcenter", 9, embedding=part, engine=cluster), lw.select("kcenter", 9, embedding=part))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_relative_folder_is_found_by_workers(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("labelwise.shards.journal.EVERY", 0.0)
+    values, kept = _inputs(300)["embedding"], []
+    keep = FolderJournal.keep
+
+    def keeping(self):
+        keep(self)
+        kept.append(len(list((tmp_path / "here").glob("state-*.pt"))))
+
+    monkeypatch.setattr(FolderJournal, "keep", keeping)
+    got = lw.select("kcenter", 9, embedding=values, engine=cluster, folder="here")
+    assert set(kept) == {2}
+    _same(got, lw.select("kcenter", 9, embedding=values))
+
+
 def _asked(engine, **more):
     """A batch of a session whose model is trained on answers that were not asked for, and the session."""
     rng = np.random.default_rng(0)
@@ -298,16 +457,16 @@ def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(
     from labelwise.shards import ray as module
 
     expected, _ = _asked(None)
-    begun, makers, begin = [], [], module.RemoteShard.begin
+    begun, makers, begin, put = [], [], module.RemoteShard.begin, module._put
 
     def losing(self, fn):
         begun.append(self)
-        makers.append(self._maker)
         if len(begun) == 11:
             ray.kill(self._actor)
         return begin(self, fn)
 
     monkeypatch.setattr(module.RemoteShard, "begin", losing)
+    monkeypatch.setattr(module, "_put", lambda ray, maker: makers.append(maker) or put(ray, maker))
     got, _ = _asked(cluster, max_memory="200MB", spill=tmp_path)
     assert sum(shard._losses for shard in set(begun)) == 1
     assert {len(maker.ids) for maker in makers} == {185}  # of 370 free rows, each worker read half
@@ -365,17 +524,8 @@ def test_a_part_that_was_made_is_mapped_and_not_read_again(tmp_path):
 
 def test_progress_is_told_and_may_stop_a_selection():
     inputs, heard = _inputs(300), {}
-    for name in (
-        "kcenter",
-        "badge",
-        "typiclust",
-        "probcover",
-        "bss",
-        "batchbald",
-        "acs-fw",
-        "sabal-greedy",
-        "sabal-iht",
-    ):
+    names = ("kcenter", "badge", "typiclust", "probcover", "bss", "leverage", "volume", "ally", "batchbald", "acs-fw")
+    for name in (*names, "sabal-greedy", "sabal-iht"):
         told = heard[name] = []
         lw.select(name, 40, **inputs, progress=lambda done, total, told=told: told.append((done, total)))
     lw.select("bait", 10, **inputs, progress=lambda done, total: heard.setdefault("bait", []).append((done, total)))
@@ -384,7 +534,9 @@ def test_progress_is_told_and_may_stop_a_selection():
         assert [done for done, _ in told] == sorted(done for done, _ in told), name
         assert all(0 <= done <= total for done, total in told), name
     assert heard["kcenter"][-1] == heard["badge"][-1] == (39, 39)
-    assert heard["sabal-greedy"][-1] == heard["typiclust"][-1] == (40, 40)
+    assert heard["sabal-greedy"][-1] == (40, 40)
+    for name in ("typiclust", "probcover", "bss", "leverage", "volume", "ally"):
+        assert heard[name][-1] == (progress.STEPS, progress.STEPS), name
 
     def stop(done, total):
         raise KeyboardInterrupt
@@ -396,6 +548,41 @@ def test_progress_is_told_and_may_stop_a_selection():
     before = len(heard["kcenter"])
     lw.select("kcenter", 40, **inputs)  # nobody listens any more
     assert len(heard["kcenter"]) == before
+
+
+@pytest.mark.parametrize("name", ["ally", "leverage", "volume", "typiclust", "probcover", "bss"])
+def test_a_method_of_several_stages_is_heard_of_in_each(name, monkeypatch):
+    """Not only when its picks are made, which is the last of them."""
+    monkeypatch.setattr(progress, "LEAST_WAIT", 0.0)
+    shares = []
+    lw.select(name, 40, **_inputs(1500), progress=lambda done, total: shares.append(done / total))
+    assert shares == sorted(shares)
+    assert shares[0] < 0.2
+    assert shares[-1] == 1
+    assert max(b - a for a, b in itertools.pairwise([0.0, *shares])) < 0.45
+
+
+def test_stages_within_stages():
+    heard = []
+    with progress.told(lambda done, total: heard.append((done, total))):
+        with progress.stage(0.0, 0.5), progress.stage(0.5, 1.0):
+            progress.tick(1, 2)
+        progress.tick(7, 7)
+    assert heard[0] == (375, progress.STEPS)
+    assert heard[-1] == (7, 7)
+    with progress.stage(0.0, 0.5):  # nobody listens
+        progress.tick(1, 2)
+
+
+def test_progress_of_a_session():
+    heard = []
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype("float32")
+    session = lw.Session(x, recipe="typiclust", classes=2)
+    picks = session.ask(20, progress=lambda done, total: heard.append((done, total)))
+    assert heard[-1] == (progress.STEPS, progress.STEPS)
+    _same(picks, session.ask(20))
+    with pytest.raises(ArgumentError, match="progress is a function"):
+        session.ask(20, progress=7)
 
 
 def test_what_a_listener_hears_is_spaced_and_ends_with_the_last(monkeypatch):

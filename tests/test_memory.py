@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -202,6 +203,27 @@ def test_sizes() -> None:
         None, 7, 7, 7, 3000, 2048, 4 * 10**9, 5 * 10**8, 2**40,
     ]  # fmt: skip
     assert all(bytes_of(in_words(size)) >= size for size in (1, 999_999, 10**6, 10**6 + 1, 123_456_789))
+
+
+def test_limits_of_many_digits_and_of_numpy() -> None:
+    assert (bytes_of("9" * 400 + "GB") or 0) > 10**400
+    assert bytes_of(np.int64(5_000_000)) == 5_000_000
+    assert lw.select("entropy", 1, probs=np.full((5, 2), 0.5), max_memory="9" * 400 + "GB").ids.tolist() == [0]
+    with pytest.raises(ArgumentError, match="max_memory is a size"):
+        bytes_of(np.bool_(True))
+
+
+def test_a_limit_just_below_what_is_needed_does_not_read_as_enough(folder: Path) -> None:
+    least = smallest(lw.strategies.get("kcenter"), _size("kcenter", folder, ROWS, PICKS))
+    given = np.load(folder / "embedding.npy", mmap_mode="r")
+    text = rf"max_memory is {(least - 1) / 1e6}MB, but KCenter needs {-(-least // 10**6)}MB"
+    with pytest.raises(MemoryLimitError, match=text):
+        lw.select("kcenter", PICKS, embedding=given, max_memory=least - 1)
+
+
+def test_a_refusal_travels_with_its_number() -> None:
+    error = pickle.loads(pickle.dumps(MemoryLimitError("too small", 17)))
+    assert (str(error), error.smallest) == ("too small", 17)
 
 
 def test_another_allocator_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:

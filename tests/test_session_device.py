@@ -573,8 +573,8 @@ def test_a_session_that_was_killed_goes_on_on_its_device(
     monkeypatch.setattr(Shard, "begin", begin)
     assert list((tmp_path / "kept" / "selection").glob("state-*.pt"))
     found: list[int] = []
-    opened = journal.FolderJournal._open
-    monkeypatch.setattr(journal.FolderJournal, "_open", lambda self: (opened(self), found.append(len(self._old)))[0])
+    going_on = journal.FolderJournal._going_on
+    monkeypatch.setattr(journal.FolderJournal, "_going_on", lambda self: (going_on(self), found.append(self.found))[0])
     placed.clear()
     got = one.ask(12)
     same(got, expected[name])
@@ -590,7 +590,7 @@ def test_a_journal_of_another_device_is_begun_anew() -> None:
     here = Shards([Shard(torch.arange(3), column)])
     with second_device():
         there = Shards([Shard(torch.arange(3).to(AWAY), {Embedding(): torch.ones(3, 2).to(AWAY)})])
-        assert journal._fingerprint(here) != journal._fingerprint(there)
+        assert journal.fingerprint(here) != journal.fingerprint(there)
 
 
 def test_values_are_carried_whole() -> None:

@@ -57,7 +57,7 @@ def select(
         engine: None for this process; "ray", or a `labelwise.shards.ray.Ray` with its settings, for a Ray cluster. The
             picks are the same. Arrays that are mapped files travel by name, so each machine must find them there.
         folder: a new or empty folder where a long selection keeps how far it is. Stopped or killed, and called again
-            with the same arguments, it goes on from there; the folder is removed at the end.
+            with the same arguments, it goes on from there; at the end what it wrote there is removed.
         max_memory: what this call may hold beside the arrays, such as "4GB" or a number of bytes; with an engine, in
             each process. Blocks are sized to it, and one that is too small is refused at the start with the smallest
             that works. docs/scale.md says what each strategy needs.

@@ -28,6 +28,9 @@ class MemoryLimitError(LabelwiseError, MemoryError):
         MemoryError.__init__(self, text)
         self.smallest = smallest
 
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.smallest)  # from a worker to who asked
+
 
 class NumericsError(LabelwiseError, ValueError):
     """A value is NaN, infinite or not a probability where it has to be one."""
@@ -47,6 +50,10 @@ class SourceError(LabelwiseError, ValueError):
 
 class StoreError(LabelwiseError, RuntimeError):
     """What is stored on disk does not fit what was asked of it."""
+
+
+class ClusterError(LabelwiseError, RuntimeError):
+    """A cluster has no room for the workers that were asked for."""
 
 
 class ExtraError(LabelwiseError, ImportError):

@@ -8,7 +8,7 @@ which they came, so a session that is loaded in a new process goes on with the s
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +27,6 @@ from labelwise.label.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
 from labelwise.report.asked import Asked
-from labelwise.shards import Shards
-from labelwise.shards.place import Home
 from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
@@ -105,10 +103,7 @@ class Session:
         self._asked: Asked | None = None  # the last batch
         self._chooser: Reader | None = None  # the model that chose it; None in a session that was loaded since
         self.folder = None if folder is None else Path(folder)
-        if self.folder is None:
-            self.ledger = Ledger()
-        else:
-            self.ledger = store.create(self.folder, self._settings())
+        self.ledger = Ledger() if self.folder is None else store.create(self.folder, self._settings())
         self._round = 0
 
     @staticmethod
@@ -160,10 +155,14 @@ class Session:
         """The number of the round that answers told now belong to; the first is 0."""
         return self._round
 
-    def ask(self, k: int) -> Selection:
-        """k rows worth labelling next, after training on all answers so far. Asked again, it answers the same."""
+    def ask(self, k: int, progress: Callable[[int, int], None] | None = None) -> Selection:
+        """k rows worth labelling next, after training on all answers so far. Asked again, it answers the same.
+
+        `progress` is called with (done, total) from time to time while picks are made.
+        """
         free = self.ledger.free(self.pool.ids)
         check_budget(k, len(free))
+        how = self._how.heard_by(progress)
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         done = self.ledger.labelled
         # A model that has seen one class says the same of every row: choose as at the start.
@@ -171,14 +170,7 @@ class Session:
         strategy = self.recipe.start if cold else self.recipe.strategy
         if strategy.needs.history:
             strategy = strategy.with_history(self._history())
-        key = self._key.fold("select", len(done)) if len(done) else self._key.fold("start")
-        pool, labelled, home = self._rows(free, strategy, k)
-        began = time.perf_counter()
-        # A worker on another machine may not reach the folder.
-        how = self._how if self._gathering.cluster else self._how.kept_in(self.folder)
-        picks = select_kept(strategy, pool, labelled, k, key, how, home.block)
-        picks = noted(picks, pool, None if self._fit is None else self._fit[1], strategy.needs.pool)
-        self.seconds["select"] = time.perf_counter() - began
+        picks = self._chosen(strategy, k, free, how)
         self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
         self._round = self._next_round()
         self._asked = Asked.of(strategy, picks, self._round, self._answers(), len(free), self._chooser is not None)
@@ -260,14 +252,22 @@ class Session:
         """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
         return sum(len(entry.ids) for entry in self.ledger)
 
-    def _rows(self, free: Tensor, strategy: Strategy, k: int) -> tuple[Shards, Shards, Home]:
-        """Free and labelled rows with what the strategy asks of them, and where they are."""
+    def _chosen(self, strategy: Strategy, k: int, free: Tensor, how: How) -> Selection:
+        """k of the free rows, read with what the strategy asks of them and of the labelled ones."""
+        gathering, done = self._gathering, len(self.ledger.labelled)
+        key = self._key.fold("select", done) if done else self._key.fold("start")
         reader = reader_for(stored(strategy.needs.pool), self.fit)
         trained, began = self.seconds["train"], time.perf_counter()
-        pool, home = self._gathering.rows(strategy, k, reader, free, looked_back(self.ledger))
-        labelled = labelled_rows(self.pool, strategy.needs, self.ledger, self.fit, self._gathering.batch, home.device)
-        self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
-        return pool, labelled, home
+        with gathering.rows(strategy, k, reader, free, looked_back(self.ledger)) as (pool, home):
+            labelled = labelled_rows(self.pool, strategy.needs, self.ledger, self.fit, gathering.batch, home.device)
+            self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
+            began = time.perf_counter()
+            # A worker on another machine may not reach the folder.
+            how = how if gathering.cluster else how.kept_in(self.folder)
+            picks = select_kept(strategy, pool, labelled, k, key, how, home.block)
+            picks = noted(picks, pool, None if self._fit is None else self._fit[1], strategy.needs.pool)
+            self.seconds["select"] = time.perf_counter() - began
+        return picks
 
     def _history(self) -> tuple[dict[str, Any], ...]:
         """What `Strategy.with_history` is given."""

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from labelwise.choose import nearest
 from labelwise.choose.memory import Size
-from labelwise.choose.progress import told
+from labelwise.choose.progress import stage, tick
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Signal
 
 ITERATIONS = 20
+SEEDING = 0.1  # of the time, about
 
 
 def memory(size: Size, clusters: int) -> int:
@@ -30,8 +31,16 @@ def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: in
     Lloyd, "Least squares quantization in PCM", 1982; seeds by Arthur and Vassilvitskii, SODA 2007.
     """
     pool.map(lambda shard: shard.state.pop("cluster", None) is None)  # numbers of an earlier run mean nothing here
-    centres_KD = _seeds(pool, signal, min(clusters, pool.n), key)
-    for _ in range(iterations):
+    with stage(0.0, SEEDING):
+        centres_KD = _seeds(pool, signal, min(clusters, pool.n), key)
+    with stage(SEEDING, 1.0):
+        return _lloyd(pool, signal, centres_KD, iterations)
+
+
+def _lloyd(pool: Shards, signal: Signal, centres_KD: Tensor, iterations: int) -> Tensor:
+    """The centres after so many steps, or after the one that moves no row."""
+    for done in range(iterations):
+        tick(done, iterations)
         moved = sum(pool.map(functools.partial(_assign, signal, centres_KD)))
         if not moved:
             break
@@ -45,7 +54,7 @@ def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: in
 
 
 def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
-    with nearest.measured(pool, signal), told(None):  # seeds are not picks
+    with nearest.measured(pool, signal):
         ids = pool.best(lambda shard: key.fold("first").uniform(shard.ids), 1).ids
         if clusters > 1:
             nearest.take_in(pool, signal, pool.take(ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
 from labelwise.keys import Key
 from labelwise.shards import Shards, computed_in, shards_of
-from labelwise.shards.parts import array_parts, mapped_file
+from labelwise.shards.parts import Mapped, array_parts, mapped_file
 from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.check import check_classes
 from labelwise.signals.spec import (
@@ -72,8 +73,8 @@ def choose(
     here = -(-len(ids) // (1 if cluster is None else cluster.parts(len(ids))))  # rows in one process
     if not behind or not strategy.needs.labelled or instead:
         block = checked(strategy, size_of(here, k, columns, named="ids" in given), how)
-        pool = _pool(cluster, ids, columns, arrays, computed_in(columns))
-        return select_kept(strategy, pool, Shards([]), k, key_of(seed), how, block)
+        with _pool(cluster, ids, columns, _files(columns, given, arrays), computed_in(columns)) as pool:
+            return select_kept(strategy, pool, Shards([]), k, key_of(seed), how, block)
     beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
     _check_widths(columns, beside)
     # One precision for both, the wider one: they are measured against each other.
@@ -81,19 +82,34 @@ def choose(
     size = size_of(here, k, columns, dtype, len(next(iter(beside.values()))), "ids" in given or "ids" in behind)
     block = checked(strategy, size, how)
     past = _labelled_shards(behind, beside, ids, dtype)
-    return select_kept(strategy, _pool(cluster, ids, columns, arrays, dtype), past, k, key_of(seed), how, block)
+    with _pool(cluster, ids, columns, _files(columns, given, arrays), dtype) as pool:
+        return select_kept(strategy, pool, past, k, key_of(seed), how, block)
 
 
 def _pool(
-    cluster: Ray | None, ids: Tensor, columns: Mapping[Signal, Tensor], arrays: Mapping[str, Any], dtype: torch.dtype
-) -> Shards:
+    cluster: Ray | None,
+    ids: Tensor,
+    columns: Mapping[Signal, Tensor],
+    files: Mapping[Signal, Mapped],
+    dtype: torch.dtype,
+) -> AbstractContextManager[Shards]:
     """The rows where the engine holds them."""
     if cluster is None:
-        return shards_of(ids, columns, dtype=dtype)
-    files = {signal: mapped_file(arrays.get(signal.array)) for signal in columns}
-    named = {signal: file for signal, file in files.items() if file is not None}
-    makers = array_parts(ids, columns, named, dtype, cluster.parts(len(ids)), "cuda" if cluster.gpus else "cpu")
+        return nullcontext(shards_of(ids, columns, dtype=dtype))
+    makers = array_parts(ids, columns, files, dtype, cluster.parts(len(ids)), "cuda" if cluster.gpus else "cpu")
     return cluster.shards(makers, [len(maker.ids) for maker in makers])
+
+
+def _files(
+    columns: Mapping[Signal, Tensor], given: Mapping[str, Tensor], arrays: Mapping[str, Any]
+) -> dict[Signal, Mapped]:
+    """Where columns lie that are in files, by the arrays that were passed."""
+    found: dict[Signal, Mapped] = {}
+    for signal, column in columns.items():
+        file = next(mapped_file(arrays[name], column) for name, tensor in given.items() if tensor is column)
+        if file is not None:
+            found[signal] = file
+    return found
 
 
 def key_of(seed: int) -> Key:

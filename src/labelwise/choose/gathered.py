@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,12 +43,13 @@ class Gathering:
     cluster: Ray | None
     spill: Path | None
 
+    @contextmanager
     def rows(
         self, strategy: Strategy, k: int, reader: Reader | None, ids: Tensor, labelled: Labelled
-    ) -> tuple[Shards, Home]:
+    ) -> Iterator[tuple[Shards, Home]]:
         """The rows `ids` with what the strategy asks of the pool, and where rows beside them belong.
 
-        They are there when this returns: an accelerator has done its work.
+        They are there within: an accelerator has done its work. Workers of a cluster are gone afterwards.
         """
         wanted = stored(strategy.needs.pool)
         parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
@@ -56,7 +58,8 @@ class Gathering:
             stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None)
             shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
             wait_for(home.device)
-            return shards, home
+            yield shards, home
+            return
         home = Home()
         if self.how.limit is not None:  # refused here and not by every worker
             home = rule(self._first(strategy, reader, ids, labelled))
@@ -66,7 +69,8 @@ class Gathering:
             self._maker(reader, ids[cut].clone(), wanted, labelled, rule, part, token)
             for part, cut in enumerate(edges(len(ids), parts))
         ]
-        return self.cluster.shards(makers, [len(maker.ids) for maker in makers]), home
+        with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
+            yield shards, home
 
     def check(self, strategy: Strategy, k: int, n: int, reader: Reader | None, ids: Tensor, labelled: Labelled) -> None:
         """Raise MemoryLimitError where the limit is too small for one of the next n batches of k of the rows `ids`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labelwise.choose.identity import identity
 from labelwise.choose.memory import Size, block_bytes, bytes_of
 from labelwise.choose.progress import Listener, told
 from labelwise.choose.selection import Selection
@@ -40,9 +42,13 @@ class How:
     @staticmethod
     def of(max_memory: Any = None, folder: str | Path | None = None, progress: Any = None) -> How:
         """From what the public functions take."""
+        return How(bytes_of(max_memory), None if folder is None else Path(folder).absolute()).heard_by(progress)
+
+    def heard_by(self, progress: Any) -> How:
+        """With a function that hears of the picks, or with none."""
         if progress is not None and not callable(progress):
             raise ArgumentError(f"progress is a function of (done, total), found {progress!r}")
-        return How(bytes_of(max_memory), None if folder is None else Path(folder), progress)
+        return replace(self, progress=progress)
 
     def kept_in(self, session: Path | None) -> How:
         """With a journal in the folder of a session, if it has one."""
@@ -72,17 +78,23 @@ def select_kept(
 ) -> Selection:
     """`strategy.select`, in blocks of at most `block` bytes, with a journal if there is a folder for one.
 
-    The folder is gone once the picks are there.
+    What the journal wrote is gone once the picks are there.
     """
     pool, labelled = pool.in_blocks(block), labelled.in_blocks(block)
     say_if_long(strategy, pool, labelled.n, k)
     with in_full(), tight(how.limit is not None), told(how.progress):
         if how.folder is None:
             return strategy.select(pool, labelled, k, key)
-        about = {"strategy": repr(strategy), "k": int(k), "key": repr(key)}
-        journal = FolderJournal(how.folder, about, pool, labelled, own=how.own)
-        picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
-        journal.remove()
+        try:
+            parameters = identity(strategy)
+        except ArgumentError:
+            if not how.own:
+                raise
+            return strategy.select(pool, labelled, k, key)  # nobody asked for a journal by name: it goes without
+        about = {"strategy": repr(strategy), "parameters": parameters, "k": int(k), "key": repr(key)}
+        with closing(FolderJournal(how.folder, about, pool, labelled, own=how.own)) as journal:
+            picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
+            journal.remove()
         return picks
 
 

@@ -14,6 +14,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from labelwise.errors import ArgumentError, MemoryLimitError
@@ -77,14 +79,14 @@ def bytes_of(limit: Any) -> int | None:
     """
     if limit is None:
         return None
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
-        return limit
+    if isinstance(limit, Integral) and not isinstance(limit, bool) and int(limit) > 0:
+        return int(limit)
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", limit) if isinstance(limit, str) else None
-    if found is None or found[2].upper() not in UNITS or not float(found[1]) > 0:
+    if found is None or found[2].upper() not in UNITS or not Decimal(found[1]) > 0:
         raise ArgumentError(
             f"max_memory is a size such as 4GB, 512MB or 2GiB, or a whole number of bytes, found {limit!r}"
         )
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    return int(Decimal(found[1]) * UNITS[found[2].upper()])  # whatever its number of digits
 
 
 def in_words(size: int) -> str:
@@ -94,6 +96,11 @@ def in_words(size: int) -> str:
     ('1MB', '37MB', '2000MB')
     """
     return f"{-(-size // 10**6)}MB"
+
+
+def _exactly(size: int) -> str:
+    """A size with all its digits, so that one just below what is needed does not read as if it were enough."""
+    return f"{Decimal(size) / 10**6:f}MB"
 
 
 def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
@@ -112,7 +119,7 @@ def block_bytes(strategy: Strategy, size: Size, limit: int | None, most: int = C
     least = needed(strategy, size, LEAST_BLOCK)
     if least > limit:
         raise MemoryLimitError(
-            f"max_memory is {in_words(limit)}, but {type(strategy).__name__} needs {in_words(least)} to choose "
+            f"max_memory is {_exactly(limit)}, but {type(strategy).__name__} needs {in_words(least)} to choose "
             f"{size.k:,} of {size.rows:,} rows of {size.numbers:,} numbers; allow {in_words(least)} or more, choose "
             "from fewer rows, or use another strategy (docs/scale.md has a table)",
             least,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from labelwise.choose.drawn import census
 from labelwise.choose.memory import Size
+from labelwise.choose.progress import stage
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.choose.whiten import Whitened, whitened, width_of
@@ -19,6 +21,7 @@ from labelwise.signals.spec import Basis, Features, Needs
 
 LABELS_PER_FUNCTION = 12  # labels for each function of the basis: epsilon about 1
 FEWEST_LABELS_PER_FUNCTION = 5  # below this the lower barrier is not above 0
+WHITENING = 0.7  # of the time, about
 WIDEST = 256  # functions kept by default: a decomposition costs the cube of them
 
 
@@ -71,7 +74,10 @@ class OnBasis(Strategy):
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert isinstance(self.basis, Basis)
         k = int(k)  # a small NumPy integer would overflow in counts of draws
-        with whitened(pool, self.basis, rank_cap(self.rank, k), self.tol, key) as basis:
+        with ExitStack() as held:
+            with stage(0.0, WHITENING):
+                basis = held.enter_context(whitened(pool, self.basis, rank_cap(self.rank, k), self.tol, key))
+            held.enter_context(stage(WHITENING, 1.0))
             if k == pool.n:
                 return census(pool, basis, key, {**basis.notes(), **self.census_notes})
             return self.choose(pool, labelled, basis, k, key)

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 
 Listener = Callable[[int, int], None]
 
+STEPS = 1000  # of a method that works in stages
 LEAST_WAIT = 0.05  # seconds between two calls of a listener
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -31,6 +32,24 @@ def tick(done: int, total: int) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(done, total)
+
+
+@contextmanager
+def stage(start: float, stop: float) -> Iterator[None]:
+    """Within, what is said counts from `start` to `stop` of the whole: a method of several stages hears of all of them.
+
+    A whole of stages is counted in steps, STEPS of them, and not in picks.
+    """
+    outer = _listener.get()
+    if outer is None:
+        yield
+        return
+    before = _listener.set(lambda done, total: outer(round((start + (stop - start) * done / total) * STEPS), STEPS))
+    try:
+        yield
+        tick(1, 1)
+    finally:
+        _listener.reset(before)
 
 
 class _Sparing:

@@ -10,7 +10,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -29,6 +29,15 @@ TIE_SINGLE = 1e-6
 LARGEST_EXPONENT = 709.0  # of e in float64
 
 
+class Growth(NamedTuple):
+    """The largest power that time grows with along each axis; 0 is not at all, inf is that no power is known."""
+
+    N: float = 1  # rows
+    C: float = 0  # classes
+    D: float = 0  # dimensions
+    k: float = 1  # picks
+
+
 class Strategy(ABC):
     """Chooses k rows of the pool.
 
@@ -37,6 +46,7 @@ class Strategy(ABC):
 
     needs: ClassVar[Needs] = Needs()
     cost: ClassVar[str] = ""  # arithmetic for N rows, D embedding, C classes, k picks
+    growth: ClassVar[Growth | None] = None  # what `cost` comes to along each axis; benchmarks/scaling.py measures it
     paper: ClassVar[str] = ""
     weighted: ClassVar[bool] = False  # whether Selection.weights are more than ones
     cold: ClassVar[bool] = False  # whether it can choose before any row is labelled

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose.memory import Size
+from labelwise.choose.progress import tick
 from labelwise.errors import NumericsError, RowError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -37,6 +38,7 @@ TOLERANCE_SINGLE = 1e-6
 FLAT = 1e-22  # a variance below this share of the squared mean is rounding
 TIED = 1e-6  # eigenvalues this near, relative to their size, are one: which vectors come first is rounding
 LEVERAGE = "leverage"
+SWEEPS = 4  # at most: lengths, means, inner products, leverage scores
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def whitened(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key)
     found = whiten(pool, signal, cap, tol, key)
     try:
         pool.map(functools.partial(_measure, found))
+        tick(SWEEPS, SWEEPS)
         yield replace(found, condition_number=max(pool.map(lambda shard: float(shard.state[LEVERAGE].max()))))
     finally:
         pool.map(lambda shard: shard.state.pop(LEVERAGE, None) is None)
@@ -95,12 +98,15 @@ def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -
     pinned = signal.constant and not given
     single = any(pool.map(lambda shard: shard.dtype != torch.float64))
     tol = (TOLERANCE_SINGLE if single else TOLERANCE) if tol is None else tol
+    tick(1, SWEEPS)
     shift_P = pool.sum(functools.partial(_sums, signal)) / pool.n
+    tick(2, SWEEPS)
     if pinned:
         shift_P[-1] = 0.0
     else:
         shift_P = torch.zeros_like(shift_P)
     grams = pool.sum(functools.partial(_grams, signal, shift_P, key.fold("hold out")))
+    tick(3, SWEEPS)
     kept_PP, held_PP = grams[:, :-1].view(2, len(shift_P), len(shift_P))
     kept, held = grams[:, -1].tolist()
     floor = FLAT * float(shift_P @ shift_P)

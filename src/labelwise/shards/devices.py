@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -74,3 +77,16 @@ def carried(value: T, device: torch.device) -> T:
     stream.seek(0)
     found: T = torch.load(stream, map_location=device, weights_only=False)
     return found
+
+
+def raw(values: Tensor) -> np.ndarray:
+    """The bytes of a tensor in the CPU's memory, without a copy where they lie there one after the other."""
+    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def from_raw(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
+    """A tensor over such bytes."""
+    with warnings.catch_warnings():
+        # Memory that processes share may only be read; nothing writes to a column.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(data).view(dtype).reshape(shape).to(device)

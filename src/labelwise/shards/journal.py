@@ -3,8 +3,10 @@
 A strategy is a function of what the shards answer: its own part is quick to run again, the sweeps over the rows are
 not. So the journal keeps the answers. From time to time it also keeps the shards' state, and then notes how many
 answers that state belongs to. A selection that is started again runs from its beginning, is given the kept answers
-without any sweep, and from the last noted state on the shards work again.
+without any sweep, and from the last noted state on the shards work again. Answers are in the file and never all in
+memory: a limit on memory holds with a journal as without.
 
+    FOLDER/lock             held while a selection uses the folder: one at a time
     FOLDER/about.json       what is selected; another selection is refused
     FOLDER/progress.json    how many answers count, written last and in one step
     FOLDER/answers.bin      the answers, one pickle after another
@@ -16,33 +18,37 @@ The folder is read back by pickle: open only one that you wrote.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
-import pickle
-import shutil
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from labelwise.errors import StoreError
-from labelwise.pool.disk import sync_folder
+from labelwise.pool.disk import opened, sync_folder
+from labelwise.shards.answers import Answers
+from labelwise.shards.fingerprint import fingerprint
 from labelwise.shards.shards import Shard, Shards
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 EVERY = 20.0  # seconds between two kept states
 SHARE = 0.05  # of the time, at most, goes into keeping them
-SAMPLE = 256  # rows of each shard that tell whether the columns are the same
+LOCK, ABOUT, PROGRESS, ANSWERS = "lock", "about.json", "progress.json", "answers.bin"
+OURS = re.compile(r"about\.(json|tmp)|progress\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt")
+NOTED = ("answers", "bytes", "checksum", "generation")
+MADE = "made"  # whether the folder was made by the journal, which then removes it
 
 
 class FolderJournal:
-    """The journal of one selection in a folder."""
+    """The journal of one selection in a folder, which is held against others until `close`."""
 
     def __init__(
         self,
@@ -56,99 +62,157 @@ class FolderJournal:
         """Begin or go on in `folder`; where it is the caller's `own`, the journal of another selection is removed."""
         self._folder, self._every, self._own = folder, EVERY if every is None else every, own
         self._all = pool.join(labelled)
-        self._asked = self._bytes = self._generation = 0
-        self._old: list[bytes] = []  # kept before this start
-        self._new: list[bytes] = []  # not kept yet
-        self._about = {"version": VERSION, **about, "rows": _fingerprint(self._all)}
-        self._open()
-        self._kept = self.found = len(self._old)  # `found` answers need not be computed again
+        self._asked = self._generation = 0
+        self.found = 0  # answers that need not be computed again
+        self._made, self._wanted = not folder.exists(), True
+        _refuse_strange(folder)
+        self._about = {"version": VERSION, **about, "parts": self._all.sizes, "rows": fingerprint(self._all)}
         self._outer = sys.exception()  # set when all this happens inside a caller's `except`
+        with ExitStack() as opening:
+            opening.enter_context(_alone(folder))
+            opening.callback(self._tidy)
+            self._answers = self._opened()
+            opening.callback(self._answers.close)
+            self._stack = opening.pop_all()
         self._since, self._cost = time.monotonic(), 0.0
 
     def answers(self, ask: Callable[[], list[T]]) -> list[T]:
         """See `shards.Journal`."""
         if sys.exception() is not self._outer:
             return ask()  # a strategy that was stopped puts its rows in order: that is not part of the way
-        place, self._asked = self._asked, self._asked + 1
-        if place < len(self._old):
-            if place + 1 == len(self._old):  # from here on the shards work again
+        self._asked += 1
+        if self._asked <= self.found:
+            if self._asked == self.found:  # from here on the shards work again
                 self._all.map(functools.partial(_restore, self._folder, self._generation))
-            found: list[T] = pickle.loads(self._old[place])
-            return found
+            kept: list[T] = self._answers.read()
+            return kept
         answers = ask()
-        self._new.append(pickle.dumps(answers, pickle.HIGHEST_PROTOCOL))
+        self._answers.write(answers)
         # A large state that is kept often would cost more than it saves.
         if time.monotonic() - self._since >= max(self._every, self._cost / SHARE):
             self.keep()
         return answers
 
     def keep(self) -> None:
-        """Keep the shards' state and the answers so far."""
+        """Keep the shards' state, and note that the answers so far belong to it."""
         began, generation = time.monotonic(), self._generation + 1
-        if not (self._folder / "about.json").exists():
-            self._begin()
+        if not (self._folder / ABOUT).exists():
+            _write_json(self._folder / ABOUT, {**self._about, MADE: self._made})
         self._all.map(functools.partial(_save, self._folder, generation))
-        with open(self._folder / "answers.bin", "r+b") as file:
-            file.seek(self._bytes)  # over what a killed writer left behind the answers that count
-            for one in self._new:
-                file.write(len(one).to_bytes(8, "little") + one)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
-            self._bytes = file.tell()
-        self._kept += len(self._new)
-        progress = {"answers": self._kept, "bytes": self._bytes, "generation": generation}
-        _write_json(self._folder / "progress.json", progress)
-        self._new.clear()
+        size, checksum = self._answers.sync()
+        noted = dict(zip(NOTED, (self._asked, size, checksum, generation)))
+        _write_json(self._folder / PROGRESS, noted)
         self._generation = generation
         self._forget_others()
         self._since = time.monotonic()
         self._cost = self._since - began
 
     def remove(self) -> None:
-        """The selection is done: there is nothing left to go on with."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """The selection is done: there is nothing left to go on with. What the journal did not write stays."""
+        self._wanted = False
+        self.close()
 
-    def _open(self) -> None:
-        """Read the journal that is there, if one is. A new one is written when the first state is kept."""
-        path = self._folder / "about.json"
-        if not path.exists():
-            if self._folder.exists() and (not self._folder.is_dir() or self._strange()):
-                raise StoreError(
-                    f"{self._folder}: a new or an empty folder was expected for the journal of a selection"
-                )
+    def close(self) -> None:
+        """Give the folder back, for another start to go on from the last kept state; without one nothing is left."""
+        self._stack.close()
+
+    def _tidy(self) -> None:
+        if self._wanted and (self._folder / ABOUT).exists():
             return
-        kept = _read_json(path)
-        changed = [name for name in {**self._about, **kept} if kept.get(name) != self._about.get(name)]
-        if changed and self._own:
-            self.remove()
-            return
-        if changed:
-            raise StoreError(
-                f"{self._folder} holds the journal of another selection ({', '.join(changed)} differ); choose another "
-                "folder, or remove this one if that selection is not wanted any more"
-            )
-        progress = self._folder / "progress.json"
-        if progress.exists():
-            noted = _read_json(progress)
-            self._bytes, self._generation = noted["bytes"], noted["generation"]
-            self._old = _read_answers(self._folder / "answers.bin", noted["answers"], noted["bytes"])
+        self._clear()
+        (self._folder / LOCK).unlink(missing_ok=True)
+        if self._made:
+            with suppress(OSError):  # something of somebody else's is in it
+                self._folder.rmdir()
+
+    def _opened(self) -> Answers:
+        """The answers of the journal that is there, or of a new one, which is noted when the first state is kept."""
+        if (self._folder / ABOUT).exists():
+            kept = _read_json(self._folder / ABOUT)
+            self._made = bool(kept.pop(MADE, False))
+            if kept != self._about and not self._own:
+                raise StoreError(_differences(self._folder, kept, self._about))
+            if kept == self._about and (self._folder / PROGRESS).exists():
+                return self._going_on()
+        self._clear()
+        return Answers(self._folder / ANSWERS)
+
+    def _going_on(self) -> Answers:
+        path = self._folder / PROGRESS
+        noted = _read_json(path)
+        if not all(isinstance(noted.get(name), int) for name in NOTED):
+            raise StoreError(f"{path}: {', '.join(NOTED)} were expected, found {noted}; {_anew(self._folder)}")
+        self.found, size, checksum, self._generation = (noted[name] for name in NOTED)
         self._forget_others()
+        return Answers(self._folder / ANSWERS, size, checksum)
 
-    def _strange(self) -> bool:
-        """Whether the folder holds anything but what a journal leaves that was killed in its first moment."""
-        return bool({path.name for path in self._folder.iterdir()} - {"answers.bin", "about.tmp"})
-
-    def _begin(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "answers.bin").touch()
-        _write_json(self._folder / "about.json", self._about)
+    def _clear(self) -> None:
+        for path in _ours(self._folder):
+            path.unlink(missing_ok=True)
 
     def _forget_others(self) -> None:
         """Remove the states that are not the last one."""
-        for path in self._folder.glob("state-*"):
-            if not path.name.startswith(f"state-{self._generation}-"):
+        for path in _ours(self._folder):
+            if path.name.startswith("state-") and not path.name.startswith(f"state-{self._generation}-"):
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The folder, for one selection alone."""
+    while True:
+        with ExitStack() as held:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                handle = held.enter_context(opened(folder / LOCK, os.O_RDWR | os.O_CREAT))
+            except FileNotFoundError:  # another selection ended just now, and took its folder away
+                continue
+            except OSError as error:
+                raise StoreError(
+                    f"{folder}: a journal cannot be kept there ({error}); choose another folder"
+                ) from error
+            if _is(handle, folder / LOCK):
+                yield
+                return
+
+
+def _is(handle: int, path: Path) -> bool:
+    """Whether the open file still has this name: it has not after the selection that held it ended."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _ours(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if OURS.fullmatch(path.name)]
+
+
+def _refuse_strange(folder: Path) -> None:
+    """A folder that holds something and no journal may be somebody's own."""
+    if not folder.exists() or (folder / LOCK).exists() or (folder / ABOUT).exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise StoreError(f"{folder}: a new or an empty folder was expected for the journal of a selection")
+
+
+def _differences(folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if all(kept.get(name) == now.get(name) for name in {**kept, **now} if name not in ("parts", "rows")):
+        then, here = kept.get("parts", []), now["parts"]
+        if then != here and sum(then) == sum(here):
+            return (
+                f"{folder} holds a selection that was begun with rows in parts of {then}, now they are in parts of "
+                f"{here}; go on with as many workers as before, or remove the folder and start anew"
+            )
+    changed = [name for name in {**now, **kept} if kept.get(name) != now.get(name) and name != "parts"]
+    return (
+        f"{folder} holds the journal of another selection ({', '.join(changed)} differ); choose another folder, or "
+        "remove this one if that selection is not wanted any more"
+    )
+
+
+def _anew(folder: Path) -> str:
+    return f"remove {folder} and start the selection anew"
 
 
 def _state_path(folder: Path, generation: int, shard: Shard) -> Path:
@@ -157,7 +221,7 @@ def _state_path(folder: Path, generation: int, shard: Shard) -> Path:
 
 def _save(folder: Path, generation: int, shard: Shard) -> None:
     with open(_state_path(folder, generation, shard), "wb") as file:
-        torch.save({"state": shard.state, "shift": list(shard.shift.items())}, file)
+        torch.save(shard.kept(), file)
         file.flush()
         os.fsync(file.fileno())
 
@@ -165,54 +229,20 @@ def _save(folder: Path, generation: int, shard: Shard) -> None:
 def _restore(folder: Path, generation: int, shard: Shard) -> None:
     path = _state_path(folder, generation, shard)
     if not path.exists():
-        raise StoreError(f"{path} is missing; remove {folder} and start the selection anew")
-    kept = torch.load(path, map_location=shard.device, weights_only=False)
-    shard.state.clear()
-    shard.state.update(kept["state"])
-    shard.shift.clear()
-    shard.shift.update(dict(kept["shift"]))
-
-
-def _fingerprint(shards: Shards) -> str:
-    """A digest of the ids, and of some rows of every column."""
-    parts = shards.map(_digest)
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
-
-
-def _digest(shard: Shard) -> str:
-    found = hashlib.sha256(shard.ids.cpu().numpy().tobytes())
-    if shard.device.type != "cpu":  # kept answers hold tensors of it: on another device the selection begins anew
-        found.update(str(shard.device).encode())
-    step = max(1, len(shard) // SAMPLE)
-    for signal, column in shard.columns.items():
-        some = column[::step].detach().cpu()
-        found.update(f"{signal!r} {tuple(column.shape)} {column.dtype}".encode())
-        found.update(some.contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
-
-
-def _read_answers(path: Path, count: int, size: int) -> list[bytes]:
-    data = path.read_bytes()[:size]
-    found: list[bytes] = []
-    place = 0
-    while place + 8 <= len(data):
-        length = int.from_bytes(data[place : place + 8], "little")
-        found.append(data[place + 8 : place + 8 + length])
-        place += 8 + length
-    if len(found) != count or place != size:
-        raise StoreError(f"{path}: {count} answers were expected, {len(found)} were found; remove {path.parent}")
-    return found
+        raise StoreError(f"{path} is missing; {_anew(folder)}")
+    try:
+        shard.put_back(torch.load(path, map_location=shard.device, weights_only=False))
+    except Exception as error:  # a damaged pickle may raise anything
+        raise StoreError(f"{path} cannot be read ({error}); {_anew(folder)}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{path} cannot be read ({error}); remove {path.parent} and start the selection anew"
-        ) from error
+        raise StoreError(f"{path} cannot be read ({error}); {_anew(path.parent)}") from error
     if not isinstance(found, dict):
-        raise StoreError(f"{path}: an object was expected; remove {path.parent} and start the selection anew")
+        raise StoreError(f"{path}: an object was expected; {_anew(path.parent)}")
     return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.errors import ModelError
 from labelwise.pool import Pool
+from labelwise.shards.devices import from_raw, raw
 from labelwise.shards.place import Home, column_file, place_by
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
@@ -27,28 +30,39 @@ MADE = "made"  # the file that says that a part is whole
 
 @dataclass(frozen=True)
 class Mapped:
-    """Rows start..stop of an array in a file: what travels is its name, not its numbers."""
+    """An array in a file, from byte `offset` on: what travels is its name, not its numbers."""
 
     path: str
     dtype: str
     offset: int
     shape: tuple[int, ...]
-    start: int
-    stop: int
+    strides: tuple[int, ...]
+
+    def rows(self, where: slice) -> Mapped:
+        """Rows start..stop of it."""
+        offset, shape = self.offset + where.start * self.strides[0], (where.stop - where.start, *self.shape[1:])
+        return replace(self, offset=offset, shape=shape)
 
     def open(self) -> Tensor:
-        """The rows, mapped."""
-        whole = np.memmap(self.path, self.dtype, "c", self.offset, self.shape)  # "c": torch wants writable memory
-        return torch.from_numpy(whole[self.start : self.stop])
+        """The array, mapped."""
+        span = np.dtype(self.dtype).itemsize + sum((n - 1) * step for n, step in zip(self.shape, self.strides))
+        data = np.memmap(self.path, np.uint8, "c", self.offset, (span,))  # "c": torch wants writable memory
+        return torch.from_numpy(np.ndarray(self.shape, self.dtype, data, 0, self.strides))
 
 
-def mapped_file(array: Any) -> np.memmap | None:
-    """The array, if it is a whole mapped file in row order that another process can open by name."""
-    whole = isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous
-    # A view of a mapped array keeps the offset of the whole: its own rows may start elsewhere.
-    if not whole or not isinstance(array.base, type(array._mmap)) or not Path(str(array.filename)).is_file():
+def mapped_file(array: Any, column: Tensor) -> Mapped | None:
+    """Where in a file, that another process can open by name, the column lies that was made of an array."""
+    whole = array
+    while isinstance(whole, np.ndarray) and not isinstance(whole.base, mmap.mmap):
+        whole = whole.base
+    if not isinstance(whole, np.memmap) or whole.filename is None or not Path(str(whole.filename)).is_file():
         return None
-    return array
+    # A copy of it, in another form, is not in the file; nor is what was written to one that is copied on writing.
+    if whole.mode == "c" or column.device.type != "cpu" or column.data_ptr() != array.ctypes.data:
+        return None
+    offset = int(whole.offset) + array.ctypes.data - whole.ctypes.data
+    path = str(Path(str(whole.filename)).resolve())
+    return Mapped(path, array.dtype.str, offset, tuple(array.shape), tuple(array.strides))
 
 
 def edges(rows: int, parts: int) -> list[slice]:
@@ -59,12 +73,21 @@ def edges(rows: int, parts: int) -> list[slice]:
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """Makes a shard of some rows of arrays."""
+    """Makes a shard of some rows of arrays, which are views until it travels."""
 
     ids: Tensor
     columns: tuple[tuple[Signal, Tensor | Mapped], ...]
     dtype: torch.dtype
     device: str
+
+    def __getstate__(self) -> dict[str, Any]:
+        # By its bytes: torch would send all of the storage behind a view, and keep Ray from sharing them.
+        columns = tuple((signal, one if isinstance(one, Mapped) else _sent(one)) for signal, one in self.columns)
+        return {**self.__dict__, "ids": _sent(self.ids), "columns": columns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        columns = ((signal, one if isinstance(one, Mapped) else from_raw(*one)) for signal, one in state["columns"])
+        self.__dict__.update(state, ids=from_raw(*state["ids"]), columns=tuple(columns))
 
     def __call__(self) -> Shard:
         opened = {signal: one.open() if isinstance(one, Mapped) else one for signal, one in self.columns}
@@ -74,10 +97,14 @@ class ArrayPart:
         return Shard(self.ids.to(where), {signal: one.to(where) for signal, one in opened.items()}, self.dtype)
 
 
+def _sent(values: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
+    return raw(values), values.dtype, tuple(values.shape)
+
+
 def array_parts(
     ids: Tensor,
     columns: Mapping[Signal, Tensor],
-    files: Mapping[Signal, np.memmap],
+    files: Mapping[Signal, Mapped],
     dtype: torch.dtype,
     parts: int,
     device: str = "cpu",
@@ -85,18 +112,12 @@ def array_parts(
     """Makers of so many parts; columns in `files` travel by name."""
     made = []
     for where in edges(len(ids), parts):
-        part: list[tuple[Signal, Tensor | Mapped]] = []
-        for signal, column in columns.items():
-            file = files.get(signal)
-            # A slice would travel with the whole storage behind it: cloned.
-            part.append((signal, column[where].cpu().clone() if file is None else _mapped(file, where)))
-        made.append(ArrayPart(ids[where].cpu().clone(), tuple(part), dtype, device))
+        part = tuple(
+            (signal, files[signal].rows(where) if signal in files else column[where])
+            for signal, column in columns.items()
+        )
+        made.append(ArrayPart(ids[where], part, dtype, device))
     return made
-
-
-def _mapped(file: np.memmap, where: slice) -> Mapped:
-    path = str(Path(str(file.filename)).resolve())
-    return Mapped(path, file.dtype.str, file.offset, tuple(file.shape), where.start, where.stop)
 
 
 @dataclass(frozen=True)
@@ -153,7 +174,13 @@ def _packed(reader: Reader | None) -> bytes | None:
     from ray import cloudpickle  # a network may be of a class that no module holds
 
     stream = io.BytesIO()
-    torch.save(reader, stream, pickle_module=cloudpickle)
+    try:
+        torch.save(reader, stream, pickle_module=cloudpickle)
+    except Exception as error:  # whatever a part of the model says to being pickled
+        raise ModelError(
+            f"each worker gets a copy of the model by pickle, and this one cannot be pickled ({error}); take out what "
+            "cannot travel (open files, locks, hooks that hold such), or select with engine=None"
+        ) from error
     return stream.getvalue()
 
 

@@ -65,6 +65,7 @@ class Shard:
         self.columns = dict(columns)
         self.dtype = computed_in(columns) if dtype is None else dtype
         self.state: dict[str, Tensor] = {}
+        self.made: dict[Signal, Tensor] = {}  # columns that a selection makes; they stand before those that came
         self.shift: dict[Signal, Tensor] = {}  # what is taken off a column when it is read, see choose/centre.py
         self.block_bytes: int | None = None  # of a block and its scratch; None is what suits the device
         self.said = ""  # where the rows were placed, for the notes of a selection; nothing where it goes without saying
@@ -92,8 +93,8 @@ class Shard:
             where = slice(start, min(start + size, len(self)))
             rows = self.rows(where)
             if not self._checked:
-                for signal, column in rows.columns.items():
-                    check_block(signal, rows.ids, column, self.columns[signal].dtype, self._whose)
+                for signal, column in self.columns.items():
+                    check_block(signal, rows.ids, rows.columns[signal], column.dtype, self._whose)
             yield where, rows
         self._checked = True
 
@@ -109,7 +110,8 @@ class Shard:
 
     def rows(self, where: slice | Tensor) -> Rows:
         """The rows at these positions, cast for computing."""
-        columns = {signal: column[where].to(self.device, self.dtype) for signal, column in self.columns.items()}
+        held = {**self.columns, **self.made}
+        columns = {signal: column[where].to(self.device, self.dtype) for signal, column in held.items()}
         for signal, mean_D in self.shift.items():
             columns[signal] = columns[signal] - mean_D
         return Rows(self.ids[where], columns)
@@ -124,6 +126,17 @@ class Shard:
         place = torch.searchsorted(sorted_ids, asked).clamp(max=len(self) - 1)
         here = (sorted_ids[place] == asked).nonzero()[:, 0]
         return here, by_id[place[here]]
+
+    def kept(self) -> dict[str, dict[Any, Tensor]]:
+        """All that a selection has changed here so far: with it, a shard of the same rows can go on from this point."""
+        return {"state": dict(self.state), "made": dict(self.made), "shift": dict(self.shift)}
+
+    def put_back(self, kept: Mapping[str, Mapping[Any, Tensor]]) -> None:
+        """Go on from what `kept` gave."""
+        for name, values in kept.items():
+            held: dict[Any, Tensor] = getattr(self, name)
+            held.clear()
+            held.update(values)
 
     def _block_rows(self, scratch: int) -> int:
         usual = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
@@ -143,6 +156,11 @@ class Shards:
     def __getstate__(self) -> dict[str, Any]:
         """A function that is sent to a shard may hold all of them; it has no use for the others there."""
         return {"_shards": [], "_journal": None, "n": self.n}
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rows each shard has."""
+        return [len(shard) for shard in self._shards]
 
     def join(self, other: Shards) -> Shards:
         """Both sets of rows as one; ids of the two must differ. Rows and their state are shared, not copied."""

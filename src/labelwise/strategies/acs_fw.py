@@ -31,7 +31,7 @@ from torch import Tensor
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.frank_wolfe import AHEAD, SAMPLE, SHARE, WIDTH, frank_wolfe
 from labelwise.choose.memory import Size
-from labelwise.choose.strategy import tie
+from labelwise.choose.strategy import Growth, tie
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -56,6 +56,7 @@ class AcsFw(Strategy):
 
     needs = Needs(pool=(DRAWS,))
     cost = "N K C + steps x N K"
+    growth = Growth(C=1)
     paper = "Pinsler et al., NeurIPS 2019"
     weighted = True
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.memory import Size
+from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -51,6 +52,7 @@ class Albl(Strategy):
 
     needs = Needs(pool=(Probs(), Embedding()), labelled=(Embedding(), *_REWARD), history=True)
     cost = "that of the arm drawn"
+    growth = Growth(C=1, D=1)
     paper = "Hsu & Lin, AAAI 2015"
 
     def __post_init__(self) -> None:

@@ -31,8 +31,9 @@ from labelwise.choose import Selection, Strategy, cluster, nearest
 from labelwise.choose.centre import about_the_middle
 from labelwise.choose.dual_head import DualHead, FittedHead
 from labelwise.choose.memory import Size
+from labelwise.choose.progress import stage
 from labelwise.choose.selection import equal_weights
-from labelwise.choose.strategy import tie
+from labelwise.choose.strategy import Growth, tie
 from labelwise.choose.walk import highest_in_clusters
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
@@ -43,6 +44,7 @@ from labelwise.signals.spec import DualEmbedding, Duals, Embedding, Needs
 EMBEDDING = Embedding()
 DUALS = Duals()
 PULLED = DualEmbedding()
+SCORING = 0.1  # of the time, about
 LEAST = 1e-300  # a chance in proportion to a dual of 0: after all others, and still in a random order
 
 
@@ -64,6 +66,7 @@ class Ally(Strategy):
 
     needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING, DUALS), instead=(DUALS,))
     cost = "N k D x iterations"
+    growth = Growth(D=1)
     paper = "Elenter et al., NeurIPS 2022"
 
     def __post_init__(self) -> None:
@@ -95,13 +98,15 @@ class Ally(Strategy):
         head = None if given else self._fitted(labelled, key.fold("head"))
         notes: dict[str, Any] = {"duals": "given"} if head is None else dict(head.notes)
         try:
-            above = sum(pool.map(functools.partial(_score, head, self.cap)))
+            with stage(0.0, SCORING):
+                above = sum(pool.map(functools.partial(_score, head, self.cap)))
             if self.cap is not None:
                 notes["above_cap"] = above
-            ids = self._chosen(pool, k, head is not None and head.constant, key, notes)
+            with stage(SCORING, 1.0):
+                ids = self._chosen(pool, k, head is not None and head.constant, key, notes)
             scores = pool.take(ids).tensor(DUALS)
         finally:
-            pool.map(functools.partial(_end, given))
+            pool.map(_end)
         return equal_weights(ids, scores.cpu(), notes)
 
     def fitted(self, labelled: Shards, key: Key) -> FittedHead:
@@ -157,24 +162,19 @@ def _score(head: FittedHead | None, cap: float | None, shard: Shard) -> int:
         # Rounded: what a matrix product gives a row depends in its last bits on the block it is in.
         return head(rows.tensor(EMBEDDING)).to(torch.float32).to(shard.dtype)
 
-    if head is None:
-        shard.state["given"] = shard.columns[DUALS]
     dual_N = shard.each(duals)
     above_N = dual_N > (torch.inf if cap is None else cap)
-    shard.columns[DUALS] = dual_N.masked_fill(above_N, 0.0)
+    shard.made[DUALS] = dual_N.masked_fill(above_N, 0.0)
     return int(above_N.sum())
 
 
-def _end(given: bool, shard: Shard) -> None:
+def _end(shard: Shard) -> None:
     shard.state.pop("cluster", None)
-    if not given:
-        shard.columns.pop(DUALS, None)
-    elif "given" in shard.state:
-        shard.columns[DUALS] = shard.state.pop("given")
+    shard.made.pop(DUALS, None)
 
 
 def _dual(shard: Shard) -> Tensor:
-    return shard.columns[DUALS]
+    return shard.made[DUALS]
 
 
 def _by_chance(key: Key, shard: Shard) -> Tensor:
@@ -183,4 +183,4 @@ def _by_chance(key: Key, shard: Shard) -> Tensor:
 
 def _perturbed(key: Key, shard: Shard) -> Tensor:
     """The highest k of log dual + Gumbel noise are k draws without replacement, in proportion to the dual."""
-    return shard.columns[DUALS].double().clamp_min(LEAST).log() + key.gumbel(shard.ids)
+    return shard.made[DUALS].double().clamp_min(LEAST).log() + key.gumbel(shard.ids)

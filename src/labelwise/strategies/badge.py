@@ -6,7 +6,7 @@ bounds", ICLR 2020, algorithm 1. With y the most probable class of row i,
     g_i = (p_i - e_y) h_i^T,    first pick argmax |g_i|,    then i with probability ~ min over picks c of |g_i - g_c|^2
 
 The gradients are never built: |g_i|^2 = |a_i|^2 |h_i|^2 and g_i . g_j = (a_i . a_j)(h_i . h_j) with a = p - e_y.
-Cost N k (C + D) at the most, as matrix products over blocks of picks; see select/nearest.py.
+Cost N k (C + D) at the most, as matrix products over blocks of picks; see choose/nearest.py.
 Departs from the paper: the first pick is the row with the longest gradient, as in the authors' programme, where the
 paper draws it uniformly; the bias of the last layer is left out, as there. When all rows left are copies of picked
 ones the draw is uniform over them.
@@ -19,7 +19,7 @@ import torch
 from labelwise.choose import Selection, Strategy, nearest
 from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
-from labelwise.choose.strategy import tie
+from labelwise.choose.strategy import Growth, tie
 from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.signals.spec import HeadGrad, Needs
@@ -32,6 +32,7 @@ class Badge(Strategy):
 
     needs = Needs(pool=(GRADIENT,))
     cost = "N k (C + D)"
+    growth = Growth(C=1, D=1)
     paper = "Ash et al., ICLR 2020"
 
     def memory(self, size: Size) -> int:

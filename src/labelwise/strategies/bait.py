@@ -25,6 +25,7 @@ from labelwise.choose import Selection, Strategy, fisher, fisher_rows
 from labelwise.choose.memory import Size
 from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -59,6 +60,7 @@ class Bait(Strategy):
 
     needs = Needs(pool=_BOTH, labelled=_BOTH)
     cost = "N C^2 D (k + C D)"
+    growth = Growth(C=3, D=3)  # (C D)^3 for the design
     paper = "Ash et al., NeurIPS 2021"
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labelwise.choose import Scored
 from labelwise.choose.joint import information
+from labelwise.choose.strategy import Growth
 from labelwise.keys import Key
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import LogProbs, Needs
@@ -25,6 +26,7 @@ class Bald(Scored):
 
     needs = Needs(pool=(LogProbs(),))
     cost = "N K C"
+    growth = Growth(C=1)
     paper = "Houlsby et al. 2011"
 
     def score(self, rows: Rows, key: Key) -> Tensor:

@@ -8,7 +8,8 @@ weights,
 
 Joint entropies are exact while the C^t configurations of t labels are at most `configurations`; then so many are
 sampled, the same number from every draw. Gains only fall as the batch grows, so a gain of an earlier step is a bound,
-and few rows are looked at again for each pick. All in float64. Cost: N K C, and for each row looked at M K C.
+and few rows are looked at again for each pick. All in float64. Cost: N K C, and for each row looked at M K C;
+how many rows those are grows with C by no power that is known, up to all of them for each pick.
 
 A batch cannot tell more than which of the K draws is the right one, log K nats. Once a row adds less than 0.001, or
 0.98 log K is reached, gains are noise of the estimate: the rest of the batch is filled by BALD, and the notes say so.
@@ -32,6 +33,7 @@ from labelwise.choose.memory import Size
 from labelwise.choose.parameters import flag, whole
 from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import Growth
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.spec import LogProbs, Needs
@@ -58,6 +60,7 @@ class BatchBald(Strategy):
 
     needs = Needs(pool=(DRAWS,))
     cost = "N K C + rows looked at x M K C"
+    growth = Growth(C=math.inf, k=2)  # rows looked at again
     paper = "Kirsch et al., NeurIPS 2019"
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ from labelwise.choose.memory import Size
 from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.progress import tick
 from labelwise.choose.rings import Rings, Window, expected_draws
+from labelwise.choose.strategy import Growth
 from labelwise.choose.whiten import LEVERAGE, Whitened
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -91,6 +92,7 @@ class Bss(OnBasis):
     retries: int = 10
 
     cost = "N P^2 + k d^3"
+    growth = Growth(D=2, k=3)  # d is k/12, up to 256
     paper = "Sample complexity of deep active learning, 2021; Chen & Price, COLT 2019"
     weighted = True
     known_law = True

@@ -28,7 +28,7 @@ from torch import Tensor
 from labelwise.choose import Greedy, Selection, Strategy
 from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
-from labelwise.choose.strategy import raise_not_finite
+from labelwise.choose.strategy import Growth, raise_not_finite
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -47,6 +47,7 @@ class Dynamical(Strategy):
 
     needs = Needs(pool=(NORM, DOT))
     cost = "N; diverse: N k W"
+    growth = Growth()
     paper = "Wang et al., NeurIPS 2022"
 
     def __post_init__(self) -> None:

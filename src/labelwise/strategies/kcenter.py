@@ -5,7 +5,7 @@ Sener and Savarese, "Active learning for convolutional neural networks: a core-s
 
     near_i = min over labelled and picked c of |h_i - h_c|^2,        pick = argmax near_i, ties to the smaller id
 
-Cost N (L + k) D as matrix products over blocks of picks; see select/nearest.py for how most picks avoid a sweep.
+Cost N (L + k) D as matrix products over blocks of picks; see choose/nearest.py for how most picks avoid a sweep.
 Departs from the paper: with nothing labelled yet the first pick is drawn at random, since all rows are tied.
 """
 
@@ -17,6 +17,7 @@ from labelwise.choose import Selection, Strategy, nearest
 from labelwise.choose.centre import about_the_middle
 from labelwise.choose.memory import Size
 from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import Growth
 from labelwise.keys import Key
 from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, Needs
@@ -29,6 +30,7 @@ class KCenter(Strategy):
 
     needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING,))
     cost = "N (L + k) D"
+    growth = Growth(D=1)
     paper = "Sener & Savarese, ICLR 2018"
 
     def memory(self, size: Size) -> int:

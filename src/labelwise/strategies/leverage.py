@@ -22,7 +22,9 @@ from labelwise.choose.barrier import good_output
 from labelwise.choose.drawn import Drawn, batch_of
 from labelwise.choose.memory import Size
 from labelwise.choose.on_basis import OnBasis
+from labelwise.choose.progress import tick
 from labelwise.choose.rings import Rings, expected_draws
+from labelwise.choose.strategy import Growth
 from labelwise.choose.whiten import LEVERAGE, Whitened
 from labelwise.keys import Key
 from labelwise.shards import Shards
@@ -36,6 +38,7 @@ class Leverage(OnBasis):
     """Leverage-score sampling with importance weights; for `basis`, `rank` and `tol` see `OnBasis`."""
 
     cost = "N P^2"
+    growth = Growth(D=2)
     paper = "Drineas et al. 2008; Chen & Price, COLT 2019"
     weighted = True
     known_law = True
@@ -62,6 +65,7 @@ def by_leverage(pool: Shards, basis: Whitened, rings: Rings, drawn: Drawn, expec
         for row, ratio in zip(window.ids.tolist(), ratio_U[place_J].tolist()):
             if drawn.draws >= Drawn.most(drawn.k) or not drawn.offer(row, 1 / ratio, ratio):
                 break
+        tick(len(drawn.weight), drawn.k)
 
 
 def leverage_of(pool: Shards, ids: torch.Tensor) -> torch.Tensor:

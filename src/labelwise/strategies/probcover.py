@@ -27,8 +27,9 @@ from torch import Tensor
 from labelwise.choose import Selection, Strategy, cluster
 from labelwise.choose.centre import about_the_middle
 from labelwise.choose.memory import Size
-from labelwise.choose.progress import tick
+from labelwise.choose.progress import stage, tick
 from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -37,6 +38,7 @@ from labelwise.signals.spec import Features, Needs
 
 FEATURES = Features()
 PROBES = 2048  # rows whose distance to another cluster is measured
+MEASURING, COUNTING = 0.1, 0.6  # of the time, about, when the radius is known and when every ball was counted
 COLUMNS = 512  # covered rows taken out of the counts by one matrix product
 
 
@@ -56,6 +58,7 @@ class ProbCover(Strategy):
 
     needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
     cost = "N^2 D"
+    growth = Growth(N=2, D=1)
     paper = "Yehuda et al., NeurIPS 2022"
     cold = True
 
@@ -79,8 +82,12 @@ class ProbCover(Strategy):
         try:
             with about_the_middle(pool.join(labelled), FEATURES):
                 pool.map(_begin)
-                delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))
-                ids, scores = _cover_greedily(pool, labelled, k, delta)
+                with stage(0.0, MEASURING):
+                    delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))
+                with stage(MEASURING, COUNTING):
+                    _count_balls(pool, labelled, delta)
+                with stage(COUNTING, 1.0):
+                    ids, scores = _cover_greedily(pool, k, delta)
             notes = {"delta": delta, "covered": pool.sum(_covered) / pool.n, "at_random": k - len(ids)}
             if len(ids) < k:
                 rest = pool.best(functools.partial(_lottery, key.fold("rest")), k - len(ids))
@@ -113,12 +120,18 @@ class ProbCover(Strategy):
         return max((below + edge) / 2, torch.finfo(torch.float32).tiny)
 
 
-def _cover_greedily(pool: Shards, labelled: Shards, k: int, delta: float) -> tuple[list[int], list[float]]:
-    """At most k ids, each covering the most rows not covered yet, and how many that were."""
+def _count_balls(pool: Shards, labelled: Shards, delta: float) -> None:
+    """Cover what the labelled rows cover; how many of the others each ball holds."""
     for centres in _parts(labelled, _ids(labelled)):
         pool.map(functools.partial(_cover, centres, delta))
-    for rows in _parts(pool, torch.cat(pool.map(_not_covered))):
+    left = torch.cat(pool.map(_not_covered))
+    for done, rows in enumerate(_parts(pool, left)):
+        tick(done * COLUMNS, len(left))
         pool.map(functools.partial(_count, rows, delta, 1.0))
+
+
+def _cover_greedily(pool: Shards, k: int, delta: float) -> tuple[list[int], list[float]]:
+    """At most k ids, each covering the most rows not covered yet, and how many that were."""
     ids: list[int] = []
     scores: list[float] = []
     while len(ids) < k:

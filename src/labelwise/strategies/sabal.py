@@ -41,6 +41,7 @@ from labelwise.choose.sparse_gram import greedy_by_products, suits
 from labelwise.choose.sparse_greedy import greedy
 from labelwise.choose.sparse_iht import iht, rounded
 from labelwise.choose.sparse_iht_device import iht_on_device
+from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards
@@ -90,6 +91,7 @@ class Sabal(Strategy):
     needs = GRADIENTS
     unset: ClassVar[tuple[str, ...]] = ()
     cost = "N C D x sweeps"
+    growth = Growth(C=1, D=1, k=2)  # k steps of k weights
     paper = "Shen et al. 2022"
     weighted = True
 
@@ -111,6 +113,8 @@ class Sabal(Strategy):
                 )
         if self.solver == "greedy" and self.bias and self.alpha == 0 and self.tau == 0:
             raise ArgumentError("Sabal(alpha=0, tau=0) leaves nothing to score rows by; one of them must be above 0")
+        if self.solver == "iht":
+            object.__setattr__(self, "growth", Growth(C=1, D=1))
         if self.form == "bayesian":
             object.__setattr__(self, "needs", Needs(pool=(LogProbs(self.draws),)))
 

@@ -23,8 +23,9 @@ from torch import Tensor
 from labelwise.choose import Selection, Strategy, cluster
 from labelwise.choose.centre import about_the_middle
 from labelwise.choose.memory import Size
-from labelwise.choose.progress import tick
+from labelwise.choose.progress import stage, tick
 from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
@@ -34,6 +35,7 @@ from labelwise.signals.spec import Features, Needs
 FEATURES = Features()
 SMALL = 5  # clusters below this size come last
 WITNESSES = 8192  # rows of a cluster that typicality is measured against
+CLUSTERING = 0.75  # of the time, about
 TABLE = 1 << 18  # numbers of a block of distances
 
 
@@ -46,6 +48,7 @@ class TypiClust(Strategy):
 
     needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
     cost = "N (L + k) D x iterations"
+    growth = Growth(N=2, D=1)  # squared cluster sizes
     paper = "Hacohen et al., ICML 2022"
     cold = True
 
@@ -66,9 +69,11 @@ class TypiClust(Strategy):
         everything = pool.join(labelled)
         with about_the_middle(everything, FEATURES):
             wanted = min(labelled.n + k, self.max_clusters)
-            count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))
+            with stage(0.0, CLUSTERING):
+                count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))
             try:
-                picked = self._visit(pool, labelled, count, k, key.fold("witnesses"))
+                with stage(CLUSTERING, 1.0):
+                    picked = self._visit(pool, labelled, count, k, key.fold("witnesses"))
             finally:
                 everything.map(lambda shard: shard.state.pop("cluster") is None)
         return equal_weights([row for _, row in picked], [score for score, _ in picked], {"clusters": count})

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Scored
+from labelwise.choose.strategy import Growth
 from labelwise.keys import Key
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Needs, Probs
@@ -24,6 +25,7 @@ class Confidence(Scored):
 
     needs = Needs(pool=(Probs(),))
     cost = "N C"
+    growth = Growth(C=1)
     paper = "Lewis & Gale 1994"
 
     def score(self, rows: Rows, key: Key) -> Tensor:
@@ -35,6 +37,7 @@ class Margin(Scored):
 
     needs = Needs(pool=(Probs(),))
     cost = "N C"
+    growth = Growth(C=1)
     paper = "Scheffer et al. 2001"
 
     def score(self, rows: Rows, key: Key) -> Tensor:
@@ -50,6 +53,7 @@ class Entropy(Scored):
 
     needs = Needs(pool=(Probs(),))
     cost = "N C"
+    growth = Growth(C=1)
     paper = "Settles 2009"
 
     def score(self, rows: Rows, key: Key) -> Tensor:

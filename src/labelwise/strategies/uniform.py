@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from labelwise.choose import Scored
+from labelwise.choose.strategy import Growth
 from labelwise.keys import Key
 from labelwise.signals.rows import Rows
 
@@ -13,6 +14,7 @@ class Random(Scored):
     """The k rows with the highest hash of (seed, id): every set of k rows is equally likely."""
 
     cost = "N"
+    growth = Growth()
     paper = "the baseline"
     cold = True
     known_law = True

@@ -36,6 +36,7 @@ from labelwise.choose.memory import Size
 from labelwise.choose.on_basis import OnBasis
 from labelwise.choose.rings import Rings, expected_draws
 from labelwise.choose.selection import equal_weights
+from labelwise.choose.strategy import Growth
 from labelwise.choose.whiten import LEVERAGE, Whitened
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
@@ -60,6 +61,7 @@ class Volume(OnBasis):
     rule: Literal["sampled", "greedy"] = "sampled"
 
     cost = "N P^2 + d^3 log d"
+    growth = Growth(D=2, k=3)  # d is k/12, up to 256
     paper = "Derezinski et al., NeurIPS 2018, AISTATS 2019"
     weighted = True
 
