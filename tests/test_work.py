@@ -21,6 +21,7 @@ LONG = {
     "bait": ("probs", "embedding"),
     "ally": ("embedding", "duals"),
     "sabal-iht": ("probs", "label_probs", "embedding"),
+    "sabal-greedy": ("probs", "label_probs", "embedding"),
 }
 
 

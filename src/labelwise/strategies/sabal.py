@@ -38,7 +38,7 @@ from labelwise.choose.sparse_device import fits, greedy_on_device
 from labelwise.choose.sparse_form import Form, Gradients, Losses
 from labelwise.choose.sparse_fused import greedy_fused, small_enough
 from labelwise.choose.sparse_gram import greedy_by_products, suits
-from labelwise.choose.sparse_greedy import greedy
+from labelwise.choose.sparse_greedy import LONGEST, greedy
 from labelwise.choose.sparse_iht import iht, rounded
 from labelwise.choose.sparse_iht_device import iht_on_device
 from labelwise.choose.strategy import Growth
@@ -138,9 +138,13 @@ class Sabal(Strategy):
         return memory(size, a, b) + (b * size.number * size.rows if bayesian else 0)
 
     def work(self, size: Size) -> float:
-        if self.solver == "greedy" or self.form == "bayesian":
+        if self.form == "bayesian":
             return 0.0
-        return 4.0 * size.rows * size.shape(Probs)[0] * size.shape(Embedding)[0] * self.iterations
+        c, d = size.shape(Probs)[0], size.shape(Embedding)[0]
+        if self.solver == "iht":
+            return 4.0 * size.rows * c * d * self.iterations
+        # Checks of all rows, then in float64, which counts twice, the picked rows and a list for each pick.
+        return 2.0 * size.rows * size.k * (c + d) + 4.0 * size.k * (size.k + LONGEST) * c * d
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert self.alpha is not None, "set on creation"
