@@ -31,6 +31,7 @@ from labelwise.keys import Key
 from labelwise.shards import Shard, Shards, devices, journal
 from labelwise.shards.devices import CPU, carried, free_bytes, wait_for
 from labelwise.shards.parts import ReadPart
+from labelwise.shards.place import Home
 from labelwise.shards.ray import Ray
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.forward import ModelReader
@@ -87,6 +88,14 @@ def session(
 def trained(name: str) -> lw.Session:
     """The session of a strategy; asked again, it answers the same."""
     return session(name)
+
+
+def rows_of(one: lw.Session, k: int = 12) -> tuple[Shards, Shards, Home]:
+    """Free and labelled rows as `ask` reads them, and where they are."""
+    needs, free, batch = one.recipe.strategy.needs, one.ledger.free(one.pool.ids), one._gathering.batch
+    reader = known.reader_for(stored(needs.pool), one.fit)
+    with one._gathering.rows(one.recipe.strategy, k, reader, free, known.looked_back(one.ledger)) as (pool, home):
+        return pool, known.labelled_rows(one.pool, needs, one.ledger, one.fit, batch, home.device), home
 
 
 @pytest.fixture
@@ -236,8 +245,7 @@ def test_every_strategy_may_have_its_rows_on_the_accelerators_of_other_processes
     """Who asks is on the CPU, as the driver of a cluster is."""
     one = trained(name)
     strategy = one.recipe.strategy
-    free = one.ledger.free(one.pool.ids)
-    pool, labelled, _ = one._rows(free, strategy, 12)
+    pool, labelled, _ = rows_of(one)
     key = one._key.fold("select", TOLD)
     with second_device():
         got = strategy.select(_elsewhere(pool, 2), labelled, 12, key)
@@ -250,7 +258,7 @@ def test_the_loops_of_an_accelerator_run_in_another_process(
 ) -> None:
     """All rows in one shard, and the problem comes from the CPU."""
     one = trained(name)
-    pool, labelled, _ = one._rows(one.ledger.free(one.pool.ids), one.recipe.strategy, 12)
+    pool, labelled, _ = rows_of(one)
     monkeypatch.setattr("labelwise.strategies.sabal.fits", lambda problem: True)
     monkeypatch.setattr("labelwise.choose.sparse_fused.available", lambda: False)  # no kernel runs on a stand-in
     with second_device():
@@ -266,7 +274,7 @@ def test_signals_are_written_where_they_were_computed(name: str, away: Second) -
     """Nothing goes through the host while the pool is read, whatever the number of batches."""
     one = session(name, batch=32, fit=trained(name)._fit)
     away.crossed.clear()
-    pool, labelled, home = one._rows(one.ledger.free(one.pool.ids), one.recipe.strategy, 12)
+    pool, labelled, home = rows_of(one)
     assert not away.crossed
     assert home.device == AWAY
     assert pool.map(lambda shard: len(shard.columns)) > [0]
@@ -665,7 +673,7 @@ def test_a_session_whose_model_is_made_on_cuda_reads_and_chooses_there(monkeypat
     one = session("sabal-greedy", lambda: net().cuda(), batch=64)
     first = one.ask(12)
     assert first.notes["place"] == "selected on cuda:0"
-    pool, _, home = one._rows(one.ledger.free(one.pool.ids), one.recipe.strategy, 12)
+    pool, _, home = rows_of(one)
     assert home.device.type == "cuda"
     assert all(column.is_cuda for (shard,) in [pool.map(lambda shard: shard)] for column in shard.columns.values())
     monkeypatch.setattr(room, "free_bytes", lambda device: 1 << 20)
@@ -713,7 +721,7 @@ def test_rows_on_the_cuda_of_another_process_answer_to_the_cpu(name: str, expect
             return lambda: carried(fn(self.shard), CPU)
 
     one = trained(name)
-    pool, labelled, _ = one._rows(one.ledger.free(one.pool.ids), one.recipe.strategy, 12)
+    pool, labelled, _ = rows_of(one)
     (whole,) = pool.map(lambda shard: shard)
     for parts in (1, 2):
         cuts = [slice(len(whole) * i // parts, len(whole) * (i + 1) // parts) for i in range(parts)]
@@ -731,9 +739,8 @@ def test_cuda_holds_no_more_than_the_limit(name: str) -> None:
     """The smallest limit with which a session chooses there. Libraries' workspaces were there before."""
     x = np.random.default_rng(1).normal(size=(20_000, 5))
     one = session(name, lambda: net().cuda(), x=x, batch=512)
-    free = one.ledger.free(one.pool.ids)
     assert one.ask(20).notes["place"] == "selected on cuda:0"
-    (shard,) = one._rows(free, one.recipe.strategy, 20)[0].map(lambda shard: shard)
+    (shard,) = rows_of(one, 20)[0].map(lambda shard: shard)
     size = size_of(len(shard), 20, shard.columns, labelled=TOLD)
     signals = sum(column.numel() * column.element_size() for column in shard.columns.values())
     limit = signals + needed(one.recipe.strategy, size, CPU_BLOCK_BYTES)
