@@ -290,6 +290,7 @@ def test_small_runs_where_no_data_are(monkeypatch):
             assert sheet.data == "digits"
             assert any("stand in" in line for line in sheet.said)
             assert suite_of(sheet, table.name, 0, "cpu", 1).cells()[0]
+            assert sheet.start + sheet.k * sheet.rounds <= paper_tables.pool_rows(sheet) - valid_rows(sheet)
 
 
 def test_time_is_said_and_grows_with_the_work():

@@ -150,6 +150,9 @@ def _small(sheet: Sheet, data: str) -> Sheet:
         seeds=3,
         limit=3000,
     )
+    most = 0.9 * (pool_rows(few) - valid_rows(few)) / (few.start + few.k * few.rounds)
+    if most < 1:  # the digits that stand in are fewer rows than the labels of a large sheet
+        few = replace(few, start=int(few.start * most), k=int(few.k * most))
     stand = () if data != "digits" or sheet.data == "digits" else (f"{sheet.name}: the digits stand in for it.",)
     said = f"{sheet.name}: a narrow network, {few.model.parameters['epochs']} epochs at most, {few.limit} rows."
     return replace(few, said=(*stand, said))
