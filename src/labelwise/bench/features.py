@@ -147,7 +147,9 @@ def _encoded(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.n
 
     try:
         from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging  # brought by the former
 
+        logging.disable_progress_bar()  # a bar of each worker would run through the display of the benchmark
         files = metadata.distribution(ENCODER).files or []
         home = next(Path(str(file.locate())).parent for file in files if file.name == "modules.json")
     except (ImportError, StopIteration) as error:
