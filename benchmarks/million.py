@@ -238,7 +238,7 @@ def line(name: str, found: dict[str, Any]) -> str:
     if "cpu" not in found:
         return f"| {name} | {found['stopped']} | | | | | | | | |"
     beside = f"{found['plain']:,.0f} | {found['plain'] / found['cpu']:.0f}" if "plain" in found else "|"
-    if found.get("alone"):
+    if found.get("alone") and "plain_clock" in found:
         beside += f" | {found['plain_clock']:,.0f} | {found['plain_clock'] / found['clock']:.0f}"
     else:
         beside += " | |"

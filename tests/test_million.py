@@ -53,6 +53,15 @@ def test_a_row_of_the_table(tmp_path: Path):
     assert found["extra_mb"] < found["declared_mb"]
 
 
+def test_a_strategy_without_a_plain_form_has_a_row_too(scripts):
+    million, _ = scripts
+    found = {"cpu": 2.0, "clock": 1.0, "reads": 1.0, "extra_mb": 3.0, "declared_mb": 4.0, "alone": True}
+    empty = million.line("ally", found)
+    beside = million.line("kcenter", found | {"plain": 20.0, "plain_clock": 10.0})
+    assert empty.count("|") == beside.count("|") == million.HEAD.count("|")
+    assert beside.endswith("| 20 | 10 | 10 | 10 |")
+
+
 def test_half_precision_measures_every_strategy(scripts):
     _, half = scripts
     assert set(half.OBJECTIVES) < set(lw.strategies.names())
