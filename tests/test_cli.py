@@ -161,6 +161,30 @@ def test_an_interrupted_demo_leaves_no_broken_file(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"demo"}
 
 
+def test_an_interrupt_inside_of_an_import_ends_as_any_other(tmp_path: Path) -> None:
+    # Dataclasses and named tuples are made by exec of a string: a Ctrl-C there marks the interpreter as interrupted.
+    (tmp_path / "interrupted.py").write_text(
+        "from labelwise import cli\n"
+        "from labelwise.cli.stopped import Stopped\n"
+        "@cli.app.command()\n"
+        "def silent() -> None:\n"
+        "    exec('raise KeyboardInterrupt')\n"
+        "@cli.app.command()\n"
+        "def speaking() -> None:\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        raise Stopped from None\n"
+        "cli.main()\n"
+    )
+    for command, words in (("silent", "Stopped."), ("speaking", "")):
+        done = subprocess.run(
+            [sys.executable, "-m", "interrupted", command], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 130
+        assert done.stderr.strip() == words
+
+
 def test_select_does_not_write_over_its_input(files: Path) -> None:
     before = (files / "p.npy").read_bytes()
     done = run("select", "-s", "entropy", "-k", 3, "--probs", files / "p.npy", "--out", files / "p.npy")

@@ -73,6 +73,10 @@ def main() -> None:
         typer.echo(f"{error}. Make room, or see to the file; the same command goes on where it can.", err=True)
         sys.exit(1)
     except SystemExit as end:
-        if end.code == CODE and not isinstance(end, Stopped):  # typer ends so on Ctrl-C, without a word
-            typer.secho("Stopped.", fg="yellow", err=True)
+        if end.code == CODE:
+            if not isinstance(end, Stopped):  # typer ends so on Ctrl-C, without a word
+                typer.secho("Stopped.", fg="yellow", err=True)
+            # A Ctrl-C that came while Python compiled a string, as every dataclass and named tuple does on import, leaves
+            # a mark by which `python -m` dies of the signal, whatever the exit code; another string takes it away.
+            exec("")
         raise
