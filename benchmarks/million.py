@@ -10,9 +10,10 @@ noise of the same size, both with variances 1, 1/2, 1/3, ... along the 512 axes 
 a softmax of distances to the centres, `label_probs` the same at a higher temperature. With `--flat` the variance is the
 same along all axes and probabilities do not come from the features: all distances are then equal but for a few per
 cent, the worst there is for a bound. Strategies that want draws (bald, batchbald, acs-fw) get 100 draws of 10 classes,
-ally random duals. sabal-iht makes 2 of its at most 200 iterations, which all cost the same.
+ally random duals. `--iterations 2` lets sabal-iht make so many of its at most 200, which all cost the same.
 
-`--scored`: 10,000,000 rows of 128 probabilities for the strategies that look at each row once.
+`--scored`: 10,000,000 rows of 128 probabilities for the strategies that look at each row once; bald gets 16 draws of 8
+classes, dynamical the squared norm and the cross term of each row's gradient.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from typing import Any
 import numpy as np
 
 DRAWN = 20_000  # rows made at a time
-GREEDY = "badge,kcenter,bss,leverage,volume,sabal-iht,sabal-greedy,typiclust,acs-fw,bald,batchbald,ally"
-SCORED = "random,confidence,margin,entropy"
+GREEDY = "badge,kcenter,bss,leverage,volume,sabal-iht,sabal-greedy,typiclust,probcover,acs-fw,bald,batchbald,ally"
+SCORED = "random,confidence,margin,entropy,bald,dynamical"
 DRAWS, DRAW_CLASSES = 100, 10
+SCORED_DRAWS = 16  # of the classes that make as many numbers as there are probabilities
 SHARP, WARM = 1.6, 1.5  # of the softmax: about 0.8 for the most probable class; and the temperature of label_probs
 PART = 50_000  # rows of the pool that plain is timed on
 PLAIN_PICKS = {"kcenter": (2, 12), "badge": (2, 12), "sabal-greedy": (1, 3)}
-ITERATIONS = 2  # of sabal-iht
 DRAWN_ONES = {"bald", "batchbald", "acs-fw"}
 ABOUT = """# A million rows on one machine
 
@@ -111,6 +112,22 @@ def make_scored(folder: Path, rows: int, classes: int) -> None:
     (folder / "done").touch()
 
 
+def make_scored_draws(folder: Path) -> None:
+    """Write log probabilities under draws and the two numbers of a gradient, if they are not there."""
+    if (folder / "drawn").exists():
+        return
+    rows, columns = np.load(folder / "p.npy", mmap_mode="r").shape
+    log, rng = _file(folder, "log", (rows, SCORED_DRAWS, columns // SCORED_DRAWS)), np.random.default_rng(1)
+    norm, cross = _file(folder, "norm", (rows,)), _file(folder, "cross", (rows,))
+    for start in range(0, rows, DRAWN):
+        logits = 2 * rng.standard_normal((min(DRAWN, rows - start), *log.shape[1:]), dtype=np.float32)
+        logits -= logits.max(2, keepdims=True)
+        log[start : start + DRAWN] = logits - np.log(np.exp(logits).sum(2, keepdims=True))
+        norm[start : start + DRAWN] = rng.exponential(size=len(logits))
+        cross[start : start + DRAWN] = rng.standard_normal(len(logits))
+    (folder / "drawn").touch()
+
+
 def _file(folder: Path, name: str, shape: tuple[int, ...]) -> Any:
     return np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float16, shape)
 
@@ -125,6 +142,7 @@ def arrays_of(folder: Path, name: str) -> dict[str, Any]:
     import labelwise as lw
 
     files = {"probs": "p", "label_probs": "q", "embedding": "h", "log_probs": "log"}
+    files |= {"grad_sqnorm": "norm", "grad_dot": "cross"}
     needs = {"random": {"probs"}, "ally": {"embedding"}, "sabal-iht": {"probs", "label_probs", "embedding"}}
     needs["sabal-greedy"] = needs["sabal-iht"]
     stored = {part.array for signal in lw.strategies.get(name).needs.pool for part in signal.stored()}
@@ -134,7 +152,7 @@ def arrays_of(folder: Path, name: str) -> dict[str, Any]:
     return arrays
 
 
-def worker(folder: Path, name: str, k: int) -> dict[str, Any]:
+def worker(folder: Path, name: str, k: int, iterations: int | None) -> dict[str, Any]:
     """Select once; with counts of what was read, in units of the pool."""
     import labelwise as lw
     from labelwise.choose.kept import size_of
@@ -142,8 +160,8 @@ def worker(folder: Path, name: str, k: int) -> dict[str, Any]:
     from labelwise.shards import Shard
 
     arrays, strategy = arrays_of(folder, name), lw.strategies.get(name)
-    if name == "sabal-iht":
-        strategy = lw.strategies.Sabal("iht", iterations=ITERATIONS, tolerance=0.0)
+    if name == "sabal-iht" and iterations is not None:
+        strategy = lw.strategies.Sabal("iht", iterations=iterations, tolerance=0.0)
     rows, read, rows_of = len(next(iter(arrays.values()))), [0], Shard.rows
 
     def counting(self: Shard, where: Any) -> Any:
@@ -170,7 +188,7 @@ def _columns(strategy: Any, arrays: dict[str, Any]) -> dict[Any, Any]:
     return {signal: torch.from_numpy(arrays[signal.array]) for signal in stored if signal.array in arrays}
 
 
-def plain_worker(folder: Path, name: str, k: int) -> dict[str, Any]:
+def plain_worker(folder: Path, name: str, k: int, _: int | None) -> dict[str, Any]:
     """CPU seconds that plain would take for all rows and picks."""
     import torch
 
@@ -222,6 +240,7 @@ def measured(asked: argparse.Namespace, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"threads": asked.threads, "alone": asked.alone}
     for kind in ["worker", *(["plain-worker"] if name in PLAIN_PICKS and not asked.scored else [])]:
         process = [sys.executable, __file__, f"--{kind}", name, "--pool", str(asked.pool), "-k", str(asked.k)]
+        process += [] if asked.iterations is None else ["--iterations", str(asked.iterations)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(asked.threads)}
         try:
             done = subprocess.run(process, capture_output=True, text=True, timeout=asked.limit, env=environment)
@@ -271,6 +290,7 @@ def report(asked: argparse.Namespace, names: list[str], title: str) -> bool:
     fine = True
     for name in names:
         found = measured(asked, name)
+        name += f", {asked.iterations} iterations" if name == "sabal-iht" and asked.iterations is not None else ""
         fine = fine and "cpu" in found
         print(line(name, found), json.dumps(found.get("notes", {})), flush=True)
         if asked.out is not None:
@@ -287,7 +307,7 @@ def main() -> int:
     asked = arguments()
     if asked.worker or asked.plain_worker:
         run = worker if asked.worker else plain_worker
-        print(json.dumps(run(asked.pool, asked.worker or asked.plain_worker, asked.k)))
+        print(json.dumps(run(asked.pool, asked.worker or asked.plain_worker, asked.k, asked.iterations)))
         return 0
     rows = asked.rows or (10_000_000 if asked.scored else 1_000_000)
     classes = asked.classes or (128 if asked.scored else 1000)
@@ -296,6 +316,8 @@ def main() -> int:
     names = (asked.only or (SCORED if asked.scored else GREEDY)).split(",")
     if asked.scored:
         make_scored(asked.pool, rows, classes)
+        if {"bald", "dynamical"} & set(names):
+            make_scored_draws(asked.pool)
         return 0 if report(asked, names, f"{rows:,} rows, {classes} classes, k = {asked.k:,}") else 1
     make(asked.pool, rows, asked.width, classes, asked.flat)
     if set(names) & DRAWN_ONES:
@@ -318,6 +340,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-k", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--pool", type=Path, help="where the files are kept; among temporary files if not given")
+    parser.add_argument("--iterations", type=int, help="of sabal-iht; as many as it takes if not given")
     parser.add_argument("--alone", action="store_true", help="nothing else runs: show ratios by the clock as well")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for each strategy")
     parser.add_argument("--out", type=Path, help="a page to keep the table on, with a .json beside it")

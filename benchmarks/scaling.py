@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 import labelwise as lw
+from called import called
 from labelwise.choose.memory import ROW, Size, needed, smallest
 from labelwise.signals.spec import Features, LogProbs, Signal, stored
 
@@ -363,7 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines = sweep(names, points, repeats)
     spent = time.process_time() + sum(os.times()[2:4]) - began
     out = options.out or (None if options.only or options.quick else RESULTS)
-    words = " ".join(["python benchmarks/scaling.py", *(sys.argv[1:] if arguments is None else arguments)])
+    words = called("scaling", arguments)
     pictures = ["scaling.png", "scaling-memory.png"]
     if out is None:
         print(page(lines, words, spent, pictures))

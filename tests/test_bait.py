@@ -7,8 +7,10 @@ import torch
 import labelwise as lw
 from labelwise.choose import fisher
 from labelwise.errors import ArgumentError, NeedError
+from labelwise.keys import Key
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
+from labelwise.strategies import bait
 from labelwise.verify.references import ally as slow
 
 
@@ -122,3 +124,41 @@ def test_arguments():
     with pytest.raises(NeedError, match="Bait needs labelled probs"):
         lw.select("bait", 1, probs=[[0.5, 0.5]], embedding=[[1.0]], labelled={"embedding": [[1.0]]})
     assert lw.strategies.Bait(lambda_=0.5).for_regression() == lw.strategies.Bait(lambda_=0.5, regress=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_large_pool_some_rows_are_looked_at_for_the_error_over_all(seed: int):
+    p, h = problem(60, 3, 3, seed)
+    got = lw.select(lw.strategies.Bait(candidates=20), 4, probs=p, embedding=h, seed=seed)
+    assert got.notes["candidates"] == "chosen from 20 of the 60 rows, drawn at random"
+    again = lw.select(lw.strategies.Bait(candidates=20), 4, probs=p[::-1], embedding=h[::-1], ids=np.arange(60)[::-1])
+    every = [lw.select(lw.strategies.Bait(candidates=c), 4, probs=p, embedding=h, seed=seed) for c in (0, 60, None)]
+    assert all("candidates" not in one.notes for one in every)
+    assert len({tuple(one.ids) for one in every}) == 1
+    assert every[0].notes["trace_before"] == pytest.approx(got.notes["trace_before"])  # over all rows
+    assert every[0].notes["trace_after"] < got.notes["trace_after"] < got.notes["trace_before"]
+    if seed == 0:
+        assert set(again.ids) == set(got.ids)
+
+
+def test_twice_as_many_rows_are_looked_at_as_are_taken():
+    p, h = problem(60, 3, 3, 0)
+    got = lw.select(lw.strategies.Bait(candidates=1), 10, probs=p, embedding=h)
+    assert got.notes["candidates"].startswith("chosen from 40 ")
+    assert len(set(got.ids)) == 10
+    with pytest.raises(ArgumentError, match="candidates"):
+        lw.strategies.Bait(candidates=-1)
+
+
+def test_the_rows_looked_at_are_those_of_a_pool_of_them(monkeypatch: pytest.MonkeyPatch):
+    """Where the other rows say nothing of the weights, the picks are those of a pool that has no others."""
+    monkeypatch.setattr(bait, "LARGE", 50)
+    monkeypatch.setattr(bait, "CANDIDATES", 32)
+    p, h = problem(60, 3, 3, 1)
+    part = Key(5).fold("candidates").uniform(torch.arange(60)).argsort(descending=True)[:32].sort().values.numpy()
+    p[np.setdiff1d(np.arange(60), part)] = [1, 0, 0]  # certain
+    got = lw.select("bait", 8, probs=p, embedding=h, seed=5)
+    assert got.notes["candidates"].startswith("chosen from 32 ")
+    alone = lw.select("bait", 8, probs=p[part], embedding=h[part], ids=part, seed=5)
+    assert "candidates" not in alone.notes
+    assert list(got.ids) == list(alone.ids)

@@ -23,7 +23,7 @@ from labelwise.shards import heap
 from labelwise.signals.spec import Embedding, LogProbs, Probs, stored
 
 NAMES = lw.strategies.names()
-SLOW = {"probcover": 8_000, "bait": 20_000, "sabal-iht": 60_000, "typiclust": 60_000, "batchbald": 110_000}
+SLOW = {"probcover": 30_000, "bait": 110_000, "sabal-iht": 60_000, "typiclust": 60_000, "batchbald": 110_000}
 ROWS, PICKS = 200_000, 12
 
 
@@ -125,11 +125,6 @@ def under_limit(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize("name", NAMES)
 def test_under_a_hard_limit_of_what_it_declares(name: str, under_limit: dict[str, object], folder: Path) -> None:
     rows = SLOW.get(name, ROWS)
-    if name in ("typiclust", "sabal-iht", "probcover", "batchbald", "bait"):  # once is enough of these
-        found = under_limit[name]
-        assert isinstance(found, list), found
-        assert len(set(found)) == PICKS
-        return
     given = {one: np.load(folder / f"{one}.npy", mmap_mode="r")[:rows] for one in _arrays(name)}
     assert under_limit[name] == lw.select(name, PICKS, **given).ids.tolist()
 

@@ -237,3 +237,15 @@ def test_place_notices_rows_that_change_their_form():
         place([first, Rows(torch.arange(2, 4), {})], 4)
     with pytest.raises(LabelwiseError):
         place([first, Rows(torch.arange(2, 4), {E: torch.zeros(2, 3), Probs(): torch.ones(2, 1)})], 4)
+
+
+def test_blocks_of_some_rows_are_those_rows_and_none_where_there_are_none():
+    shard = Shard(torch.arange(300) * 2, {Embedding(): torch.arange(300.0)[:, None]})
+    shard.block_bytes = 1  # as few rows at a time as there may be
+    at = torch.tensor([299, 3, *range(10, 200)])
+    parts = list(shard.some_blocks(at))
+    assert len(parts) > 1
+    assert torch.cat([part for part, _ in parts]).tolist() == at.tolist()
+    assert torch.cat([rows.ids for _, rows in parts]).tolist() == (2 * at).tolist()
+    assert torch.cat([rows.tensor(Embedding())[:, 0] for _, rows in parts]).tolist() == at.tolist()
+    assert list(shard.some_blocks(at[:0])) == []

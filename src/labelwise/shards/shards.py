@@ -83,6 +83,11 @@ class Shard:
         """See `Part`; rows in this process are worked on when the answer is asked for."""
         return functools.partial(_on_its_device, fn, self)
 
+    def some_blocks(self, at: Tensor, scratch: int = 0) -> Iterator[tuple[Tensor, Rows]]:
+        """Blocks of the rows at these positions; `scratch` as in `blocks`, which has to have read all of them once."""
+        for part in at.split(self._block_rows(scratch)) if len(at) else ():
+            yield part, self.rows(part)
+
     def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
         """Blocks of rows in order, with their place in the shard; `scratch` numbers a row is what the caller adds.
 

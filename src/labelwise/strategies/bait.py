@@ -9,8 +9,9 @@ take 2 k rows one by one, each the one that lowers it most, then let k of them g
 c = k / (L + k), as in the authors' programme; `consistent` takes 1 / (L + k), so that M is an average too.
 choose/fisher.py has the algebra: factors of rank C - 1 and small matrices for each row that are kept up to date.
 Cost for each pick: N D C (C - 1), after one N (C D)^2; memory N C^2 and (C D)^2. In regression C is 1.
-Departs from the paper: where C D is above `widest`, embeddings are projected at random to fewer columns, and of more
-than 32 classes the 31 most probable stay apart and the others are one; the notes say so.
+Departs from the paper: where C D is above `widest`, embeddings are projected at random to fewer columns; of more than
+32 classes the 31 most probable stay apart and the others are one; and in pools of more than 100,000 rows the batch is
+chosen from 50,000 rows drawn at random, for the error over all of them: N is 50,000 above then. The notes say so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from labelwise.choose import Selection, Strategy, fisher, fisher_rows
 from labelwise.choose.memory import Size
+from labelwise.choose.parameters import whole
 from labelwise.choose.progress import tick
 from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import Growth
@@ -36,6 +38,7 @@ WORN = 1e-4  # a gain this far below those at the last refresh has lost digits t
 OLD = 50  # picks after which M is inverted anew before rows are let go
 MOST_CLASSES = 32
 NARROWEST, WIDEST_PROJECTION = 8, 128
+LARGE, CANDIDATES = 100_000, 50_000  # rows from which on the batch is chosen from so many of them
 _BOTH = (Probs(), Embedding())
 _NUMBERS = Needs(pool=(Embedding(),), labelled=(Embedding(),))
 
@@ -50,6 +53,8 @@ class Bait(Strategy):
         consistent: whether a row of the batch counts in M as a labelled one does.
         regress: the form for models of numbers, whose information is h h^T. A regression session sets it.
         widest: classes x columns up to which embeddings are left as they are.
+        candidates: rows, drawn at random, that the batch is chosen from, at least twice as many as are taken at first;
+            None: 50,000 in pools of more than 100,000 rows; 0: all rows.
     """
 
     lambda_: float = 1.0
@@ -57,6 +62,7 @@ class Bait(Strategy):
     consistent: bool = False
     regress: bool = False
     widest: int = 8000
+    candidates: int | None = None
 
     needs = Needs(pool=_BOTH, labelled=_BOTH)
     cost = "N C^2 D (k + C D)"
@@ -70,6 +76,8 @@ class Bait(Strategy):
             raise ArgumentError(f"Bait(oversample=...) is a number of at least 1, not {self.oversample!r}")
         if self.widest < 1:
             raise ArgumentError(f"Bait(widest=...) is at least 1, not {self.widest!r}")
+        if self.candidates is not None:
+            object.__setattr__(self, "candidates", whole("Bait", "candidates", self.candidates, 0))
         if self.regress:
             object.__setattr__(self, "needs", _NUMBERS)
 
@@ -85,13 +93,15 @@ class Bait(Strategy):
         small = 8 * (2 * rank * rank + 2 * rank + classes + 2)  # P and Q of a row, and what they are kept up to date by
         tables = 8 * 8 * (classes * width) ** 2
         solved = 6 * 8 * (fisher_rows.SOLVED + round(self.oversample * size.k)) * rank * (rank + classes)
-        return (small + 64) * size.rows + tables + solved + 64 * fisher_rows.SOLVED * width
+        few = self._looked_at(size.rows, size.k)
+        return 64 * size.rows + small * few + tables + solved + 64 * fisher_rows.SOLVED * width
 
     def work(self, size: Size) -> float:
         width, classes = size.shape(Embedding)[0], 1 if self.regress else min(MOST_CLASSES, size.shape(Probs)[0])
         if classes * width > self.widest:
             width = min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
-        return 2.0 * size.rows * classes**2 * width * (self.oversample * size.k + classes * width)
+        few = self._looked_at(size.rows, size.k)
+        return 2.0 * classes**2 * width * (few * self.oversample * size.k + size.rows * classes * width)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         form, notes = self._form(pool, key.fold("projection"))
@@ -100,15 +110,29 @@ class Bait(Strategy):
         known = labelled.n + k
         design = fisher.Design(behind / known, self.lambda_, total, (1 if self.consistent else k) / known)
         notes["trace_before"] = design.trace()
-        taken = min(pool.n, max(k, round(self.oversample * k)))
+        taken, few = self._taken(pool.n, k), self._looked_at(pool.n, k)
+        drawn = None
+        if few < pool.n:
+            draw = key.fold("candidates")
+            drawn = fisher_rows.Drawn(draw, float(pool.best(lambda shard: draw.uniform(shard.ids), few).values[-1]))
+            notes["candidates"] = f"chosen from {few:,} of the {pool.n:,} rows, drawn at random"
         try:
-            picked = self._forward(pool, form, design, taken)
+            picked = self._forward(pool, form, design, drawn, taken)
         finally:
             pool.map(fisher_rows.end)
         kept = self._backward(pool, form, design, [row for row, _ in picked], k)
         notes |= {"trace_after": design.trace(), "taken": taken}
         chosen = [(row, score) for row, score in picked if row in kept]
         return equal_weights([row for row, _ in chosen], [score for _, score in chosen], notes)
+
+    def _taken(self, rows: int, k: int) -> int:
+        """Rows that are taken before all but k are let go."""
+        return min(rows, max(k, round(self.oversample * k)))
+
+    def _looked_at(self, rows: int, k: int) -> int:
+        """Rows that the batch is chosen from."""
+        wanted = (CANDIDATES if rows > LARGE else 0) if self.candidates is None else self.candidates
+        return min(rows, max(wanted, 2 * self._taken(rows, k))) if wanted else rows
 
     def _form(self, pool: Shards, key: Key) -> tuple[fisher.Form, dict[str, float | str]]:
         """How rows are read, and notes on what is left out."""
@@ -130,16 +154,18 @@ class Bait(Strategy):
             projection, width = drawn / narrow**0.5, narrow
         return fisher.Form(classes, width, self.regress, kept, projection), notes
 
-    def _forward(self, pool: Shards, form: fisher.Form, design: fisher.Design, count: int) -> list[tuple[int, float]]:
+    def _forward(
+        self, pool: Shards, form: fisher.Form, design: fisher.Design, drawn: fisher_rows.Drawn | None, count: int
+    ) -> list[tuple[int, float]]:
         """`count` rows with how far each lowered the trace, one by one."""
-        pool.map(functools.partial(fisher_rows.begin, form, design))
+        pool.map(functools.partial(fisher_rows.begin, form, design, drawn))
         picked: list[tuple[int, float]] = []
         fresh = 0.0
         for number in range(count):
             best = pool.best(fisher_rows.gain, 1, TIE)
             if fresh and float(best.values[0]) < WORN * fresh:
                 design.refresh()
-                pool.map(functools.partial(fisher_rows.begin, form, design))
+                pool.map(functools.partial(fisher_rows.begin, form, design, drawn))
                 best, fresh = pool.best(fisher_rows.gain, 1, TIE), 0.0
             fresh = max(fresh, float(best.values[0]))
             picked.append((int(best.ids[0]), float(best.values[0])))
