@@ -107,6 +107,31 @@ def test_iht_is_algorithm_2(form: str, rule: str, alpha: float, beta: float):
         np.testing.assert_allclose(got.notes["objective"], problem.f(w), rtol=1e-6)
 
 
+@pytest.mark.parametrize("same", [False, True])
+def test_gradients_at_the_most_probable_class(same: bool):
+    """Phi of BADGE's vectors, sigma as before; it does not vanish where label_probs are probs."""
+    for seed in range(6):
+        inputs, b = _gradient(seed), (5, 17, 40)[seed % 3]
+        if same:
+            inputs["label_probs"] = inputs["probs"]
+        p, h = inputs["probs"], inputs["embedding"]
+        g = ((p - np.eye(3)[p.argmax(1)])[:, :, None] * h[:, None, :]).reshape(len(p), -1)
+        problem = slow.Problem.of(g, _vectors(inputs)[1], b, 1e2, 1e-1)
+        got = lw.select(Sabal("greedy", 1e2, 1e-1, gradient="argmax"), b, **inputs)
+        picks, w, _ = slow.greedy(problem, b, 1.0, False)
+        assert got.ids.tolist() == picks
+        np.testing.assert_allclose(got.weights, w[picks], rtol=1e-8, atol=1e-10)
+        assert "note" not in got.notes
+        got = lw.select(Sabal("iht", 1e2, 1e-1, iterations=50, gradient="argmax"), b, **inputs)
+        support, w, _ = slow.iht(problem, b, 50, 1e-5, "exact")
+        assert got.ids.tolist() == support
+        np.testing.assert_allclose(got.weights, w[support], rtol=1e-5, atol=1e-7)
+    with pytest.raises(ArgumentError, match="gradient form"):
+        Sabal(form="bayesian", gradient="argmax")
+    with pytest.raises(NeedError, match="probs"):
+        lw.select(Sabal(gradient="argmax"), 5, **_bayesian(0))
+
+
 @pytest.mark.parametrize("name", ["sabal-greedy", "sabal-iht"])
 @pytest.mark.parametrize("form", INPUTS)
 def test_single_precision_is_near(name: str, form: str):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labelwise.shards import Shard
 from labelwise.signals.rows import Factored, Rows, checked_norm, sq_norm
-from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad, Probs
+from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, LogProbs, MeanGrad, Probs
 
 LEAST = math.log(1e-12)  # a draw that rules a class out does not rule the row
 ROUNDED = 32  # probabilities this many units in their last place apart are the same ones, computed in another way
@@ -24,7 +24,11 @@ class Form(ABC):
     """What a row's vector g is, and its sigma."""
 
     still: ClassVar[str]  # said where `is_still` is true of all rows
-    zero: ClassVar[str]  # said where every vector is zero for another reason
+
+    @property
+    @abstractmethod
+    def zero(self) -> str:
+        """Said where every vector is zero for another reason."""
 
     @abstractmethod
     def begin(self, shard: Shard) -> Tensor:
@@ -43,11 +47,20 @@ class Form(ABC):
         """The vectors of the rows at these positions."""
 
 
+@dataclass(frozen=True)
 class Gradients(Form):
-    """g = (p - q) h^T, the gradient by the last layer's weights expected under q; sigma from q and |h| alone."""
+    """g = (p - q) h^T, the gradient by the last layer's weights expected under q, or that at the most probable class;
+    sigma from q and |h| alone.
+    """
+
+    grad: MeanGrad | HeadGrad
 
     still = "label_probs equal probs"
-    zero = "the embedding is zero wherever label_probs differ from probs"
+
+    @property
+    def zero(self) -> str:
+        other = "label_probs differ from probs" if isinstance(self.grad, MeanGrad) else "probs are not certain"
+        return f"the embedding is zero wherever {other}"
 
     def begin(self, shard: Shard) -> Tensor:
         sigma_N = torch.empty(len(shard), dtype=torch.float64, device=shard.device)
@@ -58,7 +71,7 @@ class Gradients(Form):
             shard.state["left"] = torch.empty_like(shard.columns[LabelProbs()], dtype=shard.dtype)
         for where, rows in shard.blocks(scratch=4 * width):
             checked_norm(rows, Embedding())
-            exact = _mean_grad(rows)
+            exact = self._of(rows)
             if "left" in shard.state:
                 shard.state["left"][where] = exact.left
             q_NC, g = rows.tensor(LabelProbs()).double(), wide(exact)
@@ -74,6 +87,8 @@ class Gradients(Form):
         return total
 
     def is_still(self, shard: Shard) -> bool:
+        if isinstance(self.grad, HeadGrad):
+            return False
         near = ROUNDED * torch.finfo(shard.dtype).eps
         pairs = ((rows.tensor(Probs()), rows.tensor(LabelProbs())) for _, rows in shard.blocks())
         return all(bool(((p_NC - q_NC).abs() <= near * torch.maximum(p_NC, q_NC)).all()) for p_NC, q_NC in pairs)
@@ -81,10 +96,15 @@ class Gradients(Form):
     def blocks(self, shard: Shard, scratch: int = 0) -> Iterator[tuple[slice, Factored]]:
         left_NC = shard.state.get("left")
         for where, rows in shard.blocks(scratch):
-            yield where, _mean_grad(rows) if left_NC is None else Factored(left_NC[where], rows.tensor(Embedding()))
+            yield where, self._of(rows) if left_NC is None else Factored(left_NC[where], rows.tensor(Embedding()))
 
     def at(self, shard: Shard, positions: Tensor) -> Factored:
-        return _mean_grad(shard.rows(positions))
+        return self._of(shard.rows(positions))
+
+    def _of(self, rows: Rows) -> Factored:
+        column = rows[self.grad]
+        assert isinstance(column, Factored), "kept as two factors"
+        return column
 
 
 @dataclass(frozen=True)
@@ -135,12 +155,6 @@ class Losses(Form):
 def wide(x: Factored) -> Factored:
     """The same rows in float64."""
     return Factored(x.left.double(), x.right.double())
-
-
-def _mean_grad(rows: Rows) -> Factored:
-    column = rows[MeanGrad()]
-    assert isinstance(column, Factored), "kept as two factors"
-    return column
 
 
 def _row_of(mean_NK: Tensor) -> Factored:

@@ -9,6 +9,7 @@ b of them above zero, minimise
 
     gradient form   g_j(y) = (p - e_y) h^T, y ~ q_j the calibrated prediction, so g_j = (p_j - q_j) h_j^T and
                     sigma_j = |h_j|/n sum_y q_jy sqrt(1 - 2 q_jy + |q_j|^2)
+                    with gradient="argmax" Phi is of those at the most probable class, g_j = (p_j - e_top) h_j^T
     Bayesian form   g_j(y)[i] = loss under draw i less its mean over draws, y ~ q_j the mean prediction of the draws
 
     greedy   argmin over rows not taken of tau grad f1_j - alpha sigma_j^2, a line search along it, one de-bias step
@@ -45,11 +46,12 @@ from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shards
-from labelwise.signals.spec import Embedding, LogProbs, MeanGrad, Needs, Probs
+from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, LogProbs, MeanGrad, Needs, Probs
 
 # The paper's settings for CIFAR-10: alpha, beta. With VGG-16 (table 5), and with the Bayesian ResNet-18 (table 4).
 DEFAULTS = {"greedy": (1e-2, 1e-1), "iht": (1e-8, 1e-6)}
 BAYESIAN_DEFAULTS = {"greedy": (2.0, 1.0), "iht": (1.0, 1e-6)}
+GRADIENT: dict[str, MeanGrad | HeadGrad] = {"expected": MeanGrad(), "argmax": HeadGrad()}
 GRADIENTS = Needs(pool=(MeanGrad(),))
 ARRAYS = frozenset({"probs", "label_probs", "embedding"})  # of the gradient form
 
@@ -72,6 +74,9 @@ class Sabal(Strategy):
         unit_weights: greedy without line search and de-bias, every weight one; near to the exact path for large beta.
             Not for IHT.
         draws: how many draws the Bayesian form asks of a model.
+        gradient: "expected" has Phi of the gradients expected under `label_probs`, zero where those are `probs`;
+            "argmax" of those at the most probable class, BADGE's vectors: what "gradient embedding" in the paper's
+            experiments may mean. Not for the Bayesian form.
     """
 
     solver: Literal["greedy", "iht"] = "greedy"
@@ -87,6 +92,7 @@ class Sabal(Strategy):
     bias: bool = True
     unit_weights: bool = False
     draws: int = 100
+    gradient: Literal["expected", "argmax"] = "expected"
 
     needs = GRADIENTS
     unset: ClassVar[tuple[str, ...]] = ()
@@ -115,6 +121,10 @@ class Sabal(Strategy):
             raise ArgumentError("Sabal(alpha=0, tau=0) leaves nothing to score rows by; one of them must be above 0")
         if self.solver == "iht":
             object.__setattr__(self, "growth", Growth(C=1, D=1))
+        if self.form == "bayesian" and self.gradient != "expected":
+            raise ArgumentError('Sabal(gradient="argmax") is of the gradient form; leave it out with form="bayesian"')
+        if self.gradient != "expected":
+            object.__setattr__(self, "needs", Needs(pool=(HeadGrad(), LabelProbs())))
         if self.form == "bayesian":
             object.__setattr__(self, "needs", Needs(pool=(LogProbs(self.draws),)))
 
@@ -127,7 +137,7 @@ class Sabal(Strategy):
         object.__setattr__(self, "unset", tuple(default))
 
     def given(self, arrays: frozenset[str]) -> Sabal:
-        if self.form == "auto" and "log_probs" in arrays and not arrays >= ARRAYS:
+        if self.form == "auto" and self.gradient == "expected" and "log_probs" in arrays and not arrays >= ARRAYS:
             alpha, beta = (None if name in self.unset else getattr(self, name) for name in ("alpha", "beta"))
             return dataclasses.replace(self, form="bayesian", alpha=alpha, beta=beta)
         return self
@@ -149,7 +159,7 @@ class Sabal(Strategy):
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert self.alpha is not None, "set on creation"
         assert self.beta is not None, "set on creation"
-        form: Form = Losses(LogProbs(self.draws)) if self.form == "bayesian" else Gradients()
+        form: Form = Losses(LogProbs(self.draws)) if self.form == "bayesian" else Gradients(GRADIENT[self.gradient])
         scale = {"paper": 1 / pool.n, "batch": 1 / k, "none": 1.0}[self.sigma_scale]
         with posed(pool, form, k, Terms(self.alpha, self.beta, self.tau, scale, self.second_order)) as problem:
             if problem.flat or not self.bias:
@@ -197,4 +207,5 @@ CHOICES = {
     "prox": ("exact", "paper"),
     "sigma_scale": ("paper", "batch", "none"),
     "form": ("auto", "gradient", "bayesian"),
+    "gradient": ("expected", "argmax"),
 }
