@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 import labelwise as lw
+from called import called
 from labelwise.bench.convnets import vgg16
 from labelwise.shards import Shard
 from labelwise.signals.forward import ModelReader
@@ -379,7 +380,7 @@ def main(given: list[str] | None = None) -> list[str]:
         f"- Device: {what}, one read at {read / 1e12:.2f} TB/s and a copy at {stand.copy / 1e12:.2f} TB/s (bytes read "
         "and written), measured in this run",
         f"- Versions: torch {torch.__version__}, numpy {importlib.metadata.version('numpy')}, triton {triton}",
-        "- Command: `python benchmarks/accelerator.py`, which says what the columns are",
+        f"- Command: `{called('accelerator', given)}`, which says what the columns are",
     )
     for name in options.parts:
         part, needed = PARTS[name]

@@ -22,7 +22,7 @@ from labelwise.choose import sparse_fused, sparse_iht_device
 from labelwise.choose.sparse import Terms, posed
 from labelwise.choose.sparse_form import Gradients
 from labelwise.shards import shards_of
-from labelwise.signals.spec import Embedding, LabelProbs, Probs
+from labelwise.signals.spec import Embedding, LabelProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
 from sabal import copy_rate, dense_iht, inputs_of
 
@@ -105,7 +105,7 @@ def problem_of(inputs: dict[str, Tensor], k: int) -> Any:
     columns = {Probs(): inputs["probs"], LabelProbs(): inputs["label_probs"], Embedding(): inputs["embedding"]}
     ids = torch.arange(len(inputs["probs"]), device=inputs["probs"].device)
     pool = shards_of(ids, columns, 1)
-    return posed(pool, Gradients(), k, Terms(1e-2, 1e-1, 1.0, 1 / pool.n))
+    return posed(pool, Gradients(MeanGrad()), k, Terms(1e-2, 1e-1, 1.0, 1 / pool.n))
 
 
 def parts() -> None:

@@ -5,8 +5,9 @@
 What is timed is TorchLearner.fit on random images, as a round of the benchmark does it: epochs over 40 batches of
 labelled rows that are on the device, order drawn on the CPU, a loss for each epoch. A rate is the images of the further
 epochs of a long training over the seconds it took longer than a short one, so that start and recording do not count.
-float32 is what torch does by itself: convolutions in TF32. With several processes each trains a network of its own on
-the same device, and the rate is that of all of them together.
+float32 is what torch does by itself: convolutions in TF32. "Repeatable" is captured too, with kernels that give the
+same bits each time, as the benchmark trains. With several processes each trains a network of its own on the same
+device, and the rate is that of all of them together.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any
 import torch
 
 import labelwise as lw
+from called import called
 from labelwise.bench import convnets
+from labelwise.bench.repeatable import repeatable
 from labelwise.keys import Key
 from labelwise.pool import Pool
 from labelwise.train.step import Step
 
-BATCHES, SHORT, LONG = 40, 4, 16  # of an epoch; epochs
+BATCHES, SHORT, LONG = 40, 2, 10  # of an epoch; epochs
 # Batch, and what was reached elsewhere with bfloat16 and channels last: images a second, eager and captured.
 NETWORKS: dict[str, tuple[int, int, int]] = {
     "lenet5": (32, 10_000, 117_000),
@@ -117,17 +120,21 @@ def main(given: list[str] | None = None) -> None:
         "<!-- Written by benchmarks/training_device.py; a change by hand is lost at the next run. -->",
         "",
         f"- Device: {what}; torch {torch.__version__}, numpy {importlib.metadata.version('numpy')}",
-        "- Command: `python benchmarks/training_device.py`, whose docstring says what is timed",
+        f"- Command: `{called('training_device', given)}`, whose docstring says what is timed",
         "",
-        "| network | batch | precision | images a second, step by step | captured | times | target, captured |",
-        "|---|---:|---|---:|---:|---:|---:|",
+        "| network | batch | precision | images a second, step by step | captured | times | repeatable "
+        "| target, captured |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
     )
     several: list[Any] = [int(count) for count in asked.processes.split(",") if count]
     for name in asked.networks.split(","):
         batch, _, target = NETWORKS[name]
         for precision in asked.precisions.split(","):
             plain, captured = (rate(name, precision, one, asked.device) for one in (False, True))
-            cells = [name, str(batch), precision, f"{plain:,.0f}", f"{captured:,.0f}", f"{captured / plain:.1f}"]
+            with repeatable(asked.device):
+                same = rate(name, precision, True, asked.device)
+            rates = [f"{plain:,.0f}", f"{captured:,.0f}", f"{captured / plain:.1f}", f"{same:,.0f}"]
+            cells = [name, str(batch), precision, *rates]
             say(f"| {' | '.join([*cells, f'{target:,}' if target else ''])} |")
     if several:
         say(

@@ -378,6 +378,7 @@ def test_labels_to_reach_a_level_that_was_asked_for(run, tmp_path):
         ("90", "a share of accuracy between 0 and 1"),
         ("high", "a level such as 0.9"),
         ("0.9x", "found"),
+        ("zzz=3", "one of the metrics accuracy.*, found 'zzz'"),
     ):
         with pytest.raises(ArgumentError, match=said):
             levels_of([bad])

@@ -25,15 +25,20 @@ def rounds_of(shown):
     return sorted((record.run, record.round) for record in shown.records)
 
 
-def test_a_complete_seed_is_shown_alone():
-    found = ran({"Random/0": 3, "BADGE/0": 3, "Random/1": 2, "BADGE/1": 3})
-    assert {record.run for record in found.records} == {"Random/0", "BADGE/0", "BADGE/1"}
-    assert found.unfinished == ["SVHN+VGG: 3 of 4 runs are complete."]
+@pytest.mark.parametrize("by", ["round", "area"])
+def test_a_complete_seed_is_shown_alone(by):
+    found = ran({"Random/0": 3, "BADGE/0": 3, "Random/1": 2, "BADGE/1": 3}, by)
+    assert {record.run for record in found.records} == {"Random/0", "BADGE/0"}
+    assert {record.run for record in found.kept} == {"Random/0", "BADGE/0", "BADGE/1"}
+    assert found.unfinished == [
+        "SVHN+VGG: 3 of 4 runs are complete: shown are those of seed 0, which all methods have."
+    ]
 
 
 def test_without_a_complete_seed_the_rounds_that_all_methods_have():
     found = ran({"Random/0": 3, "BADGE/0": 1, "Random/1": 3})
     assert rounds_of(found) == [("BADGE/0", 0), ("BADGE/0", 1), ("Random/0", 0), ("Random/0", 1)]
+    assert {record.run for record in found.kept} == {"Random/0", "Random/1", "BADGE/0"}
     assert found.unfinished == [
         "SVHN+VGG: 2 of 4 runs are complete, and of no seed those of all methods: shown are the rounds up to 1 of "
         "seed 0."

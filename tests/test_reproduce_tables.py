@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from labelwise.bench import paper_tables, reproduce_tables
+from labelwise.bench import paper_sheets, paper_tables, reproduce_tables
 from labelwise.bench import paper_verdicts as say
 from labelwise.bench.catalogue import CATALOGUE
 from labelwise.bench.features import key_of, prepared
@@ -183,9 +183,15 @@ def test_a_run_goes_on_and_repeats_nothing(mnist):
     torn = files[0]
     torn.write_text(before[torn].splitlines(keepends=True)[0])  # stopped after its first round
     setting = Setting("smoke", only=("MNIST",))
+    result = reproduce("sabal/table2", replace(setting, page=True), mnist, "a command that runs nothing")
+    assert result.numbers["ours"] == numbers  # complete runs beside the page are not lost
+    assert "a command that" not in (mnist / "sabal-table2.md").read_text()
+    for kept in ("json", "jsonl.gz"):
+        (mnist / f"sabal-table2.{kept}").unlink()
     result = reproduce("sabal/table2", replace(setting, page=True), mnist)
-    assert result.numbers["missing"] == ["MNIST: 11 of 12 runs are complete."]
-    assert "11 of 12 runs are complete." in (mnist / "sabal-table2.md").read_text()
+    told = "MNIST: 11 of 12 runs are complete: shown are those of seed 1, which all methods have."
+    assert result.numbers["missing"] == [told]
+    assert told in (mnist / "sabal-table2.md").read_text()
     result = reproduce("sabal/table2", setting, mnist)
     assert result.numbers["missing"] == []
     assert result.numbers["ours"] == numbers
@@ -226,6 +232,52 @@ def test_the_page_of_a_figure_is_made_again_from_its_records(tmp_path):
         reproduce("dynamical/figure2", Setting("smoke", page=True), tmp_path)
 
 
+def test_rows_that_were_run_before_stay_on_the_page(tmp_path, monkeypatch):
+    first, second = (Setting("smoke", only=(row,), seeds=1) for row in ("MNIST", "SVHN"))
+    one = reproduce("sabal/table2", first, tmp_path, "the first command")
+    shutil.rmtree(tmp_path / "work")
+    both = reproduce("sabal/table2", second, tmp_path, "the second command")
+    assert list(both.numbers["ours"]) == ["MNIST", "SVHN"]
+    assert both.numbers["ours"]["MNIST"] == one.numbers["ours"]["MNIST"]
+    assert both.records[: len(one.records)] == one.records
+    assert len(both.records) == 2 * len(one.records)
+    page, picture = (tmp_path / "sabal-table2.md").read_text(), (tmp_path / "sabal-table2.png").read_bytes()
+    assert "```\nthe first command\nthe second command\n```" in page
+    assert "`the first command`\n`the second command`" in (tmp_path / "README.md").read_text()
+    # Again from what is beside the page alone, where the data are not there either.
+    shutil.rmtree(tmp_path / "work")
+    monkeypatch.setattr(paper_sheets, "sized", _no_data)
+    again = reproduce("sabal/table2", Setting("smoke", page=True), tmp_path, "a third command")
+    assert again.numbers["ours"] == both.numbers["ours"]
+    assert (tmp_path / "sabal-table2.md").read_text() == page
+    assert (tmp_path / "sabal-table2.png").read_bytes() == picture
+    with pytest.raises(SourceError):
+        reproduce("sabal/table2", Setting("smoke"), tmp_path)
+    assert (tmp_path / "sabal-table2.md").read_text() == page
+
+
+KEPT = sorted((Path(__file__).parent.parent / "docs" / "results").glob("papers*/*.jsonl.gz"))
+KEPT = [path for path in KEPT if path.name.removesuffix(".jsonl.gz").replace("-", "/", 1) in BY_NAME]
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_kept_pages_follow_from_what_is_kept_beside_them(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(paper_sheets, "sized", _no_data)
+    stem = path.name.removesuffix(".jsonl.gz")
+    for name in (path.name, f"{stem}.json"):
+        shutil.copy(path.parent / name, tmp_path)
+    about = json.loads((tmp_path / f"{stem}.json").read_text())
+    setting = Setting(about["scale"], seed=about["seed"], paper_compat=about["paper_compat"], page=True)
+    reproduce(about["name"], setting, tmp_path)
+    assert (tmp_path / f"{stem}.md").read_text() == (path.parent / f"{stem}.md").read_text()
+    again = json.loads((tmp_path / f"{stem}.json").read_text())
+    assert {**again, "cpu_seconds": 0} == {**about, "cpu_seconds": 0}
+
+
+def _no_data(sheet, scale):
+    raise SourceError(f"{sheet.name}: no data")
+
+
 def test_a_page_of_nothing(tmp_path):
     with pytest.raises(StoreError, match="without --page"):
         reproduce("dynamical/table2", Setting("smoke", page=True), tmp_path)
@@ -243,6 +295,34 @@ def test_the_command(tmp_path):
     for more, text in ((["--only", "Iris"], "Iris"), (["--device", "tpu"], "tpu"), (["--data", "digits"], "--only")):
         run = CliRunner().invoke(app, [*arguments, *more])
         assert text in str(run.exception)
+
+
+def test_several_by_one_command(tmp_path, monkeypatch):
+    arguments = [
+        "reproduce",
+        "dynamical/table3",
+        "ally/figure4",
+        "--scale",
+        "smoke",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr("sys.argv", ["labelwise", *arguments])
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 0, run.output
+    commands = [
+        json.loads((tmp_path / f"{stem}.json").read_text())["command"] for stem in ("dynamical-table3", "ally-figure4")
+    ]
+    assert "dynamical/table3 --scale" in commands[0]
+    assert "ally" not in commands[0].replace(str(tmp_path), "")
+    assert "reproduce ally/figure4 --scale" in commands[1]
+    run = CliRunner().invoke(
+        app, ["reproduce", "dynamical/table2", "ally/figure99", "--scale", "smoke", "--out", str(tmp_path / "no")]
+    )
+    assert "ally/figure99" in str(run.exception)
+    assert not (tmp_path / "no").exists()
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from labelwise.report.atomic import write_pieces, write_text
 from labelwise.report.curves import Curves, area, learning_curves
 from labelwise.report.figure import CROWDED, png
 from labelwise.report.learnt import nothing_learnt
-from labelwise.report.metric import metric_named
+from labelwise.report.metric import METRICS, metric_named
 from labelwise.report.page import page_html
 from labelwise.report.panels import panels_png
 from labelwise.report.record import Record
@@ -205,6 +205,8 @@ def levels_of(given: Sequence[str]) -> dict[str, list[float]]:
             level = float(value)
         except ValueError as error:
             raise ArgumentError(f"--at: expected a level such as 0.9 or rmse=5, found {text!r}") from error
+        if name and name not in METRICS:
+            raise ArgumentError(f"--at: expected one of the metrics {', '.join(METRICS)}, found {name!r}")
         metric = metric_named(name or "accuracy")
         if metric.percent and not 0 < level < 1:
             raise ArgumentError(f"--at: expected a share of {metric.name} between 0 and 1, such as 0.9, found {value}")

@@ -154,7 +154,7 @@ def _small(sheet: Sheet, data: str) -> Sheet:
     if most < 1:  # the digits that stand in are fewer rows than the labels of a large sheet
         few = replace(few, start=int(few.start * most), k=int(few.k * most))
     stand = () if data != "digits" or sheet.data == "digits" else (f"{sheet.name}: the digits stand in for it.",)
-    said = f"{sheet.name}: a narrow network, {few.model.parameters['epochs']} epochs at most, {few.limit} rows."
+    said = f"{sheet.name}: a narrow network, {few.model.parameters['epochs']} epochs at most, {pool_rows(few)} rows."
     return replace(few, said=(*stand, said))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.bench import dynamical_tables, sabal_tables
-from labelwise.bench.paper_records import Ran, ran_of
+from labelwise.bench.paper_records import Ran, about, before, joined, ran_of, unequal
 from labelwise.bench.paper_sheets import chosen, seconds_of
 from labelwise.bench.paper_tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
 from labelwise.bench.paper_verdicts import (
@@ -31,7 +31,7 @@ from labelwise.bench.plots import curve_panels, lines
 from labelwise.bench.reproductions import Reproduction, Result, Setting, device_of
 from labelwise.bench.runner import read_run, run_suite
 from labelwise.bench.suite import slug
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.report import Curves, Record, area, learning_curves
 from labelwise.report.words import many
 
@@ -49,9 +49,7 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     """Run what is left of a table and put it beside the paper's."""
     if setting.data is not None:
         raise ArgumentError(f"{table.name} has its own data sets; expected no --data, or --only with a row")
-    sheets, missing = chosen(table, setting)
-    ran = [_ran(table, sheet, setting) for sheet in sheets]
-    ran = [one for one in ran if one.records]
+    ran, missing = _rows(table, setting)
     if not ran:
         where = f"no run is complete in {setting.work}"
         raise StoreError(f"{table.name}: {where}; start it without --page, or see the failures.txt there")
@@ -67,20 +65,42 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
         "ours": {row: {name: vars(stat) for name, stat in found.items()} for row, found in ours.items()},
         "papers": {row: {name: vars(stat) for name, stat in found.items()} for row, found in paper.items()},
         "seconds": {kind: round(sum(getattr(r, kind) for one in ran for r in one.records)) for kind in _SECONDS},
-        "sheets": [_about(one) for one in ran],
+        "sheets": [about(one) for one in ran],
         "missing": [*missing, *unfinished],
         "environment": ran[0].records[0].environment | {"seed": str(setting.seed)},
     }
     if table.by == "area":
         numbers["plain_mean"] = {name: _plain(found) for name, found in curves.items()}
-    changed = table.compat if setting.paper_compat else ()
-    differences = (
-        *(line for one in ran for line in one.sheet.said), *missing, *unfinished, *table.differences,
-        *(f"Here as the paper: {line}" for line in changed),
-    )  # fmt: skip
     shown = "\n\n".join(part for part in (size, markdown_of(ours, paper), band, _sizes(ran), _spent(numbers)) if part)
-    records = tuple(record for one in ran for record in one.records)
-    return Result(numbers, _picture(table, ours, curves), verdict, shown, records, tuple(dict.fromkeys(differences)))
+    records = tuple(record for one in ran for record in one.kept)
+    differences = _differences(table, ran, [*missing, *unfinished], setting)
+    return Result(numbers, _picture(table, ours, curves), verdict, shown, records, differences)
+
+
+def _differences(table: PaperTable, ran: list[Ran], missing: list[str], setting: Setting) -> tuple[str, ...]:
+    """How what was run differs from the paper; as it was said then where nothing was run since."""
+    lines = [line for one in ran for line in one.sheet.said] + missing + list(table.differences)
+    lines += [f"Here as the paper: {line}" for line in table.compat if setting.paper_compat]
+    if not any(one.new for one in ran):
+        lines = setting.before["differences"]
+    return tuple(dict.fromkeys([*unequal(ran), *lines]))
+
+
+def _rows(table: PaperTable, setting: Setting) -> tuple[list[Ran], list[str]]:
+    """The rows of the table: those that were asked for, run as far as they go, and those that were run before."""
+    earlier = before(table, setting.before, setting.kept, setting.seed)
+    try:
+        sheets, missing = chosen(table, setting)
+    except SourceError:
+        if not (setting.page and earlier):
+            raise
+        sheets, missing = [], []  # a page is made without data too
+    now = {sheet.name: _ran(table, sheet, setting, earlier.get(sheet.name)) for sheet in sheets}
+    found = earlier | {name: one for name, one in now.items() if one.records}
+    if setting.page and not any(one.new for one in now.values()):  # as it was when that was run
+        missing = [line for line in setting.before.get("missing", ()) if line.startswith("Not run:")]
+    missing = [line for line in missing if not line.startswith(tuple(f"Not run: {name}:" for name in found))]
+    return [found[sheet.name] for sheet in table.sheets if sheet.name in found], missing
 
 
 def _standing_in(table: PaperTable, ran: list[Ran]) -> str:
@@ -91,8 +111,8 @@ def _standing_in(table: PaperTable, ran: list[Ran]) -> str:
     return f"Digits stand in for {', '.join(absent)}: lines on such data are on the digits.\n\n" if absent else ""
 
 
-def _ran(table: PaperTable, sheet: Sheet, setting: Setting) -> Ran:
-    """The records of a sheet, after running what is left of it."""
+def _ran(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Ran | None) -> Ran:
+    """The records of a sheet, after running what is left of it; with what was kept of it before."""
     assert setting.work is not None, "reproduce() names a folder"
     run = setting.work / slug(sheet.name)
     suite = suite_of(sheet, table.name, setting.seed, device_of(setting), max(1, setting.processes))
@@ -108,7 +128,8 @@ def _ran(table: PaperTable, sheet: Sheet, setting: Setting) -> Ran:
             name, text = next(iter(progress.failed.items()))
             setting.say(f"{len(progress.failed)} runs failed; {name}: {text.strip().splitlines()[-1]}")
     found = read_run(run) if (run / "records").is_dir() else []
-    return ran_of(sheet, found, cells, table.by)
+    command = earlier.command if setting.page and earlier is not None else ""  # a page runs nothing
+    return replace(ran_of(sheet, joined(found, earlier, sheet), cells, table.by, command), new=bool(found))
 
 
 def numbers_of(table: PaperTable, ran: list[Ran], curves: Mapping[str, Mapping[str, Curves]]) -> Rows:
@@ -190,13 +211,6 @@ def _drawn(name: str) -> str:
     return "random" if name == "Random" else name  # drawn in grey
 
 
-def _about(one: Ran) -> dict[str, Any]:
-    sheet = one.sheet
-    about = {"name": sheet.name, "data": sheet.data, "rows": pool_rows(sheet), "valid": valid_rows(sheet)}
-    about |= {"start": sheet.start, "k": sheet.k, "rounds": sheet.rounds, "seeds": sheet.seeds}
-    return about | {"model": vars(sheet.model), "strategies": [vars(spec) for spec in sheet.strategies]}
-
-
 def _sizes(ran: list[Ran]) -> str:
     """What was run, a line for each sheet."""
     return "\n".join(
@@ -206,8 +220,16 @@ def _sizes(ran: list[Ran]) -> str:
         + f"{many(one.sheet.seeds, 'seed')}; "
         + f"{one.sheet.model.kind}: "
         + ", ".join(f"{name} {value}" for name, value in one.sheet.model.parameters.items() if value is not None)
+        + _elsewhere(one, ran[0])
         for one in ran
     )
+
+
+def _elsewhere(one: Ran, first: Ran) -> str:
+    """In what a sheet was run otherwise than the first one, whose surroundings are at the end of the page."""
+    usual, own = first.records[0].environment, one.records[0].environment
+    changed = [f"{name} {value}" for name, value in own.items() if usual.get(name) != value and name != "seed"]
+    return f"; with {', '.join(changed)}" if changed else ""
 
 
 def _spent(numbers: Mapping[str, Any]) -> str:

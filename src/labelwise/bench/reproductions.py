@@ -10,7 +10,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,8 +32,8 @@ class Setting:
 
     Tables take more: `only` some of their rows, `seeds` of another number than the paper's, `processes`, a `device`
     (None: CUDA where it is there). `paper_compat` does as the paper where Labelwise does not by itself; `page` runs
-    nothing and shows what has been run: of a table in `work`, the folder where a run that was stopped goes on, of a
-    figure in `kept`, the records beside its page.
+    nothing and shows what has been run: `work` is the folder where a run of a table that was stopped goes on, `kept`
+    and `before` are the records and numbers beside the page.
     """
 
     scale: Scale = "small"
@@ -48,6 +48,7 @@ class Setting:
     page: bool = False
     work: Path | None = None
     kept: tuple[Record, ...] = ()
+    before: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,10 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only)")
     stem = name.replace("/", "-")
     before: dict[str, Any] = {}
-    if setting.page and not one.tables:
+    if one.tables and _is_of(folder, stem, setting):
+        there = json.loads((folder / f"{stem}.json").read_text(encoding="utf-8"))
+        setting = replace(setting, before=there, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
+    elif setting.page and not one.tables:
         before = _before(folder, stem, setting)
         setting = replace(setting, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
     if setting.work is None:
@@ -156,6 +160,10 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     about |= {"cpu_seconds": round(time.process_time() - began)}
     about["environment"] = result.numbers.get("environment", environment())
     about |= before  # what made the records, and where
+    if result.records and result.records[0].environment:
+        about["environment"] = {**result.records[0].environment, "seed": str(setting.seed)}
+    if one.tables:
+        about["command"] = _commands(result.numbers.get("sheets"), about["command"])
     text = json.dumps(
         {**about, "verdict": result.verdict, "differences": result.differences, **result.numbers},
         indent=1,
@@ -168,6 +176,24 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     write_text(folder / f"{stem}.md", _page(stem, about, result))
     write_text(folder / "README.md", _together(folder))
     return result
+
+
+def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
+    """Whether numbers and records of a table are beside its page, and of the same setting."""
+    try:
+        _before(folder, stem, setting)
+    except (StoreError, ArgumentError):
+        return False
+    return True
+
+
+def _commands(sheets: Any, command: str) -> str:
+    """What ran the rows of a table, a line for each command; rows that say nothing were run by this one."""
+    if not isinstance(sheets, list):
+        return command
+    for sheet in sheets:
+        sheet.setdefault("command", command)
+    return "\n".join(dict.fromkeys(sheet["command"] for sheet in sheets))
 
 
 def _before(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
@@ -223,5 +249,6 @@ def _together(folder: Path) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and {"name", "what", "verdict", "command"} <= set(found):
             parts += [f"## [{found['name']}]({path.stem}.md): {found['what']}", "", f"![{path.stem}]({path.stem}.png)"]
-            parts += ["", found["verdict"], "", f"`{found['command']}`", ""]
+            commands = [f"`{line}`" for line in found["command"].splitlines()]
+            parts += ["", found["verdict"], "", "\n".join(commands), ""]
     return "\n".join(parts)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    name: str = typer.Argument(None, metavar="[NAME]", help="Which one, such as sabal/table2 or ally/figure3."),
+    names: list[str] = typer.Argument(
+        None, metavar="NAME", help="Which ones, such as sabal/table2 or ally/figure3; one after the other."
+    ),
     every: bool = typer.Option(False, "--list", help="List every table and figure of the papers and exit."),
     scale: str = typer.Option("small", help="smoke: seconds. small: minutes on two cores. paper: the paper's sizes."),
     only: list[str] = typer.Option(None, help="One row of a table, such as MNIST; may be given again."),
@@ -29,14 +31,14 @@ def reproduce(
     seed: int = typer.Option(0, min=0, help="The only source of chance."),
     out: Path = typer.Option(Path("labelwise-reproduce"), help="Folder for the page; a stopped run goes on there."),
 ) -> None:
-    """Run a table or figure of a paper: our numbers beside the paper's, a picture, JSON and every round's record.
+    """Run tables or figures of a paper: our numbers beside the paper's, a picture, JSON and every round's record.
 
     [bold]labelwise reproduce sabal/table2 --only MNIST --scale paper[/]
     """
     from rich.console import Console
 
     console = Console()
-    if every or name is None:
+    if every or not names:
         _list(console)
         return
     from labelwise.bench.reproductions import SCALES, Setting, named, shown_time
@@ -58,14 +60,15 @@ def reproduce(
         paper_compat,
         page,
     )
-    one = named(name)
-    told = "nothing is run" if page else shown_time(one, setting)
-    console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
-    made_by = [word for word in sys.argv[1:] if word != "--page"]  # what makes the numbers, not the page alone
-    result = run(name, setting, out, "labelwise " + shlex.join(made_by))
-    stem = name.replace("/", "-")
-    console.print(result.verdict, highlight=False, markup=False)
-    console.print(f"[bold]Written[/]  {out / f'{stem}.md'}, .png, .json", highlight=False, soft_wrap=True)
+    for name, one in [(name, named(name)) for name in dict.fromkeys(names)]:  # a wrong name is said before any is run
+        told = "nothing is run" if page else shown_time(one, setting)
+        console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
+        # What makes the numbers of this one, not the page alone.
+        made_by = [word for word in sys.argv[1:] if word != "--page" and (word == name or word not in names)]
+        result = run(name, setting, out, "labelwise " + shlex.join(made_by))
+        stem = name.replace("/", "-")
+        console.print(result.verdict, highlight=False, markup=False)
+        console.print(f"[bold]Written[/]  {out / f'{stem}.md'}, .png, .json", highlight=False, soft_wrap=True)
 
 
 def _list(console: Console) -> None:

@@ -49,6 +49,7 @@ _KNOWN = (
     Metric("mse", "test MSE", False),
     Metric("mae", "test MAE", False),
 )
+METRICS = tuple(known.name for known in _KNOWN)
 
 
 def metric_named(name: str, higher: bool | None = None) -> Metric:
@@ -62,6 +63,6 @@ def metric_named(name: str, higher: bool | None = None) -> Metric:
     if higher is None:
         raise ArgumentError(
             f"Whether more or less of the metric {name!r} is better is not known; known metrics: "
-            f"{', '.join(known.name for known in _KNOWN)}. Pass higher=True or higher=False."
+            f"{', '.join(METRICS)}. Pass higher=True or higher=False."
         )
     return Metric(name, f"test {name}", higher)

@@ -9,8 +9,8 @@ training dynamics of S are G(S) = |g_S|^2 (eq. 8) and a row changes them by
 gamma = 0 leaves the lengths alone, gamma = inf the inner products. With `diverse`, rows are taken one at a time by what
 they add to the change of the whole batch, Delta(Q + u|S) - Delta(Q|S) = Delta(u|S) + 2 g_u . g_Q (eq. 13), where inner
 products between rows of the pool are those of their sketches.
-Cost: one read of two numbers for each row; `diverse` reads the sketches of all rows for each pick, N k W. The numbers
-take one forward and one backward pass for each row, see signals/gradients.py.
+Cost: one read of two numbers for each row, and three more for the notes; `diverse` reads the sketches of all rows for
+each pick, N k W. The numbers take one forward and one backward pass for each row, see signals/gradients.py.
 Departs from the paper: eq. 15 as printed has |g_u|^2 inside a sum over S; the derivation (and the authors' programme)
 have it once. The model is trained without drawing its weights anew, as there, when used as a recipe.
 """
