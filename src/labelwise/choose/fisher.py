@@ -5,19 +5,20 @@ factor used here needs no decomposition: with b_j = p_0 + .. + p_(j-1),
 
     v_j = sqrt(p_j b_j / (b_j + p_j)) (e_j - sum over i < j of (p_i / b_j) e_i) x h,    j = 1 .. C - 1
 
-class j against the mean of the classes before it (Tanabe and Sagae 1992 have the Cholesky factor). V Y for a matrix Y
-of C x D rows is then h Y, a running sum over classes, and a difference. In regression V = h.
+class j against the mean of the classes before it (Tanabe and Sagae 1992 have the Cholesky factor): V = A x h with A
+(r, C). V Y for a matrix Y of C x D rows is A times h Y. In regression V = h.
 
 Rows keep P = V M^-1 V^T and Q = V M^-1 F M^-1 V^T, (r, r) each. Taking in a row with factor U, M becomes M + U^T U:
 
     Z = M^-1 U^T (I + P_U)^(-1/2),   z = V Z,   t = V M^-1 F Z,   S = Z^T F Z
-    M^-1 -= Z Z^T,    P -= z z^T,    Q -= z t^T + t z^T - z S z^T
+    M^-1 -= Z Z^T,    P -= z z^T,    Q -= z t^T + t z^T - z S z^T = z w^T + w z^T    with w = t - z S / 2
 
-and letting one go the same with the signs of a difference. All of it in float64.
+and letting one go the same with the signs of a difference. All of it in float64; fisher_rows.py has it for many rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ from labelwise.signals.spec import Embedding, Probs
 PROBS = Probs()
 EMBEDDING = Embedding()
 ROUNDING = 1e-13  # of a trace, relative, with room to spare
+TINY = torch.finfo(torch.float64).tiny
+WRITTEN = 64  # rows whose factors are written into M at once
+STEPS, FEW = 12, 4  # of the power method, and its vectors
+ABOVE = 1.02  # what is tried first as a bound, over what the power method found
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Form:
         """Probabilities and embeddings of a block of rows."""
         h_ND = self.columns(rows)
         if self.regress:
-            return Parts(h_ND.new_ones(len(h_ND), 1), h_ND, h_ND.new_ones(len(h_ND), 1), None)
+            return Parts(None, h_ND)
         p_NC = rows.tensor(PROBS).double()
         p_NC = p_NC / p_NC.sum(1, keepdim=True)
         if self.kept is not None:
@@ -65,81 +70,79 @@ class Form:
             p_NC = torch.cat([apart_NK, (1 - apart_NK.sum(1, keepdim=True)).clamp_min(0)], 1)
         elif p_NC.shape[1] == 1:
             p_NC = torch.cat([p_NC, torch.zeros_like(p_NC)], 1)  # a second class that never happens
-        before_Nr = p_NC.cumsum(1)[:, :-1]
-        after_Nr = p_NC[:, 1:]
-        size_Nr = (after_Nr * before_Nr / (after_Nr + before_Nr).clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
-        return Parts(p_NC, h_ND, size_Nr, before_Nr)
+        return Parts(p_NC, h_ND)
 
 
 class Parts(NamedTuple):
     """A block of rows, ready to be multiplied."""
 
-    p_NC: Tensor
+    p_NC: Tensor | None  # None in regression
     h_ND: Tensor
-    size_Nr: Tensor  # the square root in v_j
-    before_Nr: Tensor | None  # b_j; None in regression
 
-    def row(self, at: int) -> Parts:
-        """One row of the block."""
-        here = slice(at, at + 1)
-        before = None if self.before_Nr is None else self.before_Nr[here]
-        return Parts(self.p_NC[here], self.h_ND[here], self.size_Nr[here], before)
+    @property
+    def classes(self) -> int:
+        return 1 if self.p_NC is None else self.p_NC.shape[1]
 
-    def onto(self, y_NCm: Tensor) -> Tensor:
-        """The factor over the classes times y (N, r, m), where y is h times some matrix already."""
-        if self.before_Nr is None:
-            return y_NCm
-        mean_Nrm = (self.p_NC[:, :, None] * y_NCm).cumsum(1)[:, :-1]
-        # Where no class came before, the size is 0 too.
-        mean_Nrm /= self.before_Nr.clamp_min(torch.finfo(torch.float64).tiny)[:, :, None]
-        return (y_NCm[:, 1:] - mean_Nrm) * self.size_Nr[:, :, None]
+    @property
+    def rank(self) -> int:
+        return max(1, self.classes - 1)
 
-    def times(self, matrix_GE: Tensor) -> Tensor:
-        """V Y (N, r, m) for Y (C D, m)."""
-        n, classes = self.p_NC.shape
-        columns = matrix_GE.shape[1]
-        by_d = matrix_GE.reshape(classes, -1, columns).transpose(0, 1).reshape(-1, classes * columns)
-        return self.onto((self.h_ND @ by_d).reshape(n, classes, columns))
+    def at(self, where: slice | Tensor) -> Parts:
+        """Some rows of the block."""
+        return Parts(None if self.p_NC is None else self.p_NC[where], self.h_ND[where])
+
+    def over_classes(self) -> Tensor:
+        """The part of the factors that is about classes (N, r, C); the other part is h."""
+        if self.p_NC is None:
+            return self.h_ND.new_ones(len(self.h_ND), 1, 1)
+        before_Nr = self.p_NC.cumsum(1)[:, :-1]
+        after_Nr = self.p_NC[:, 1:]
+        size_Nr = (after_Nr * before_Nr / (after_Nr + before_Nr).clamp_min(TINY)).sqrt()
+        share_Nr = size_Nr / before_Nr.clamp_min(TINY)  # where no class came before, the size is 0 too
+        a_NrC = (-share_Nr[:, :, None] * self.p_NC[:, None, :]).tril_()
+        a_NrC.diagonal(1, 1, 2).copy_(size_Nr)
+        return a_NrC
 
     def squared(self, matrix_GG: Tensor) -> Tensor:
         """V B V^T (N, r, r) for a symmetric B (C D, C D)."""
-        n, classes = self.p_NC.shape
-        width = self.h_ND.shape[1]
-        inner_NCC = self.h_ND.new_empty(n, classes, classes)
-        for c in range(classes):
+        n, width = self.h_ND.shape
+        inner_NCC = self.h_ND.new_empty(n, self.classes, self.classes)
+        for c in range(self.classes):
             to = (c + 1) * width  # the rest follows by symmetry
             y_NCD = (self.h_ND @ matrix_GG[c * width : to, :to]).reshape(n, c + 1, width)
             inner_NCC[:, c, : c + 1] = (y_NCD @ self.h_ND[:, :, None])[:, :, 0]
             inner_NCC[:, :c, c] = inner_NCC[:, c, :c]
-        left = self.onto(inner_NCC)
-        return self.onto(left.transpose(1, 2))
-
-    def over_classes(self) -> Tensor:
-        """The part of the factors that is about classes (N, r, C); the other part is h."""
-        n, classes = self.p_NC.shape
-        return self.onto(torch.eye(classes, dtype=torch.float64, device=self.p_NC.device).expand(n, -1, -1))
+        a_NrC = self.over_classes()
+        return a_NrC @ inner_NCC @ a_NrC.transpose(1, 2)
 
     def explicit(self) -> Tensor:
         """The factors themselves (N, r, C D)."""
         return (self.over_classes()[:, :, :, None] * self.h_ND[:, None, None, :]).flatten(2)
 
 
-@dataclass
-class Step:
-    """What taking one row in, or letting it go, changes."""
+def together(blocks: Sequence[Parts]) -> Parts:
+    """The rows of several blocks as one."""
+    probs = [parts.p_NC for parts in blocks if parts.p_NC is not None]
+    return Parts(torch.cat(probs) if probs else None, torch.cat([parts.h_ND for parts in blocks]))
 
-    both_G2r: Tensor  # Z and M^-1 F Z side by side
-    half_rr: Tensor  # half of Z^T F Z
-    sign: int  # -1 when a row is taken in
+
+class Step:
+    """What taking one row in (sign -1), or letting it go (1), changes."""
+
+    def __init__(self, z_Gr: Tensor, w_Gr: Tensor, classes: int, sign: int):
+        self.rank, self.classes, self.sign = z_Gr.shape[1], classes, sign
+        # By columns of the embedding: one product of h with all of it is z and w of every class.
+        both_G2r = torch.cat([z_Gr, w_Gr], 1).reshape(classes, -1, 2 * self.rank)
+        self.both_DC2r = both_G2r.transpose(0, 1).reshape(-1, classes * 2 * self.rank)
 
     def change(self, parts: Parts, p_Nrr: Tensor, q_Nrr: Tensor) -> None:
         """Bring P and Q of these rows up to date, in place."""
-        both = parts.times(self.both_G2r.to(parts.h_ND.device))
-        rank = len(self.half_rr)
-        z, t = both[:, :, :rank], both[:, :, rank:]
-        cross = z @ (t + self.sign * (z @ self.half_rr.to(z.device))).transpose(1, 2)
-        p_Nrr.add_(z @ z.transpose(1, 2), alpha=self.sign)
-        q_Nrr.add_(cross + cross.transpose(1, 2), alpha=self.sign)
+        y_NC2r = (parts.h_ND @ self.both_DC2r.to(parts.h_ND.device)).reshape(-1, self.classes, 2 * self.rank)
+        both_Nr2r = y_NC2r if parts.p_NC is None else parts.over_classes() @ y_NC2r
+        z, w = both_Nr2r[:, :, : self.rank], both_Nr2r[:, :, self.rank :]
+        p_Nrr.baddbmm_(z, z.transpose(1, 2), alpha=self.sign)
+        cross = z @ w.transpose(1, 2)
+        q_Nrr.add_(cross, alpha=self.sign).add_(cross.transpose(1, 2), alpha=self.sign)
 
 
 class Design:
@@ -150,30 +153,33 @@ class Design:
         eye_GG = torch.eye(len(behind_GG), dtype=torch.float64)
         self.scale = scale
         self.target_GG = target_GG
-        self._start_GG = lambda_ * eye_GG + behind_GG
-        self._moved: list[tuple[int, Tensor]] = []  # factors taken in and let go since M was last written out
+        self._written_GG = lambda_ * eye_GG + behind_GG
+        self._moved: list[tuple[int, Parts]] = []  # rows taken in and let go since M was last written out
+        self.age = 0  # how many, since M was last inverted
         self.flat = None if bool(behind_GG.any()) else 1 / lambda_  # the inverse, while it is a multiple of the unit
         self.inverse_GG = eye_GG / lambda_
         if self.flat is None:
             self.refresh()
 
+    def _write(self) -> Tensor:
+        """M itself."""
+        for sign in (-1, 1):
+            rows = [parts for which, parts in self._moved if which == sign]
+            for start in range(0, len(rows), WRITTEN):
+                u_UG = torch.cat([parts.explicit()[0] for parts in rows[start : start + WRITTEN]])
+                self._written_GG.addmm_(u_UG.T, u_UG, alpha=-sign * self.scale)
+        self._moved = []
+        return self._written_GG
+
     def refresh(self) -> None:
         """Invert M anew: differences of differences lose digits."""
-        self.flat = None
-        for sign, u_rG in self._moved:
-            self._start_GG.addmm_(u_rG.T, u_rG, alpha=-sign)
-        self._moved = []
-        factor, failed = torch.linalg.cholesky_ex(self._start_GG)
+        self.flat, self.age = None, 0
+        factor, failed = torch.linalg.cholesky_ex(self._write())
         if int(failed):
             raise NumericsError(
                 "Bait: the information matrix cannot be inverted in float64; pass a larger lambda_ or scale embeddings."
             )
         self.inverse_GG = torch.cholesky_inverse(factor)
-
-    @property
-    def age(self) -> int:
-        """Rows taken in and let go since M was last inverted."""
-        return len(self._moved)
 
     def middle(self) -> Tensor:
         """M^-1 F M^-1."""
@@ -185,6 +191,25 @@ class Design:
         """tr(M^-1 F), what is made small."""
         return float((self.inverse_GG * self.target_GG).sum())
 
+    def largest(self) -> float:
+        """A number that no eigenvalue of M^-1 F is above, now and after more rows are taken in.
+
+        The power method finds about the largest; that s M - F has a Cholesky factor proves that none is above s.
+        """
+        m_GG, trace = self._write(), self.trace()
+        start = torch.Generator().manual_seed(0)
+        v_GF = torch.randn(len(m_GG), FEW, generator=start, dtype=torch.float64)
+        for _ in range(STEPS):
+            v_GF = self.inverse_GG @ (self.target_GG @ torch.linalg.qr(v_GF).Q)
+        basis_GF = torch.linalg.qr(v_GF).Q
+        small = torch.linalg.solve(basis_GF.T @ m_GG @ basis_GF, basis_GF.T @ self.target_GG @ basis_GF)
+        bound, more = max(float(torch.linalg.eigvals(small).real.max()), trace / len(m_GG)) * ABOVE, ABOVE
+        while bound < trace:  # the sum of all eigenvalues, none of which is below 0
+            if not int(torch.linalg.cholesky_ex(bound * m_GG - self.target_GG).info):
+                return bound
+            bound, more = bound * more, more * more
+        return trace
+
     def state(self, parts: Parts, middle_GG: Tensor) -> tuple[Tensor, Tensor]:
         """P and Q of these rows, from their definition; `middle_GG` is `middle()`, on the device of the rows."""
         if self.flat is not None:
@@ -195,31 +220,32 @@ class Design:
             p_Nrr = self.scale * parts.squared(self.inverse_GG.to(parts.h_ND.device))
         return p_Nrr, self.scale * parts.squared(middle_GG)
 
-    def state_of_few(self, parts: Parts) -> tuple[Tensor, Tensor]:
-        """P and Q of a few rows, without M^-1 F M^-1."""
-        v_NrG = self.scale**0.5 * parts.explicit().cpu()
-        x_NrG = v_NrG @ self.inverse_GG
-        return x_NrG @ v_NrG.transpose(1, 2), x_NrG @ self.target_GG @ x_NrG.transpose(1, 2)
-
-    def move(self, parts: Parts, sign: int) -> Step:
+    def move(self, row: Parts, sign: int) -> Step:
         """Take one row in (sign -1: M^-1 falls) or let it go (+1)."""
-        u_rG = self.scale**0.5 * parts.explicit()[0].cpu()
+        row = Parts(None if row.p_NC is None else row.p_NC.cpu(), row.h_ND.cpu())
+        u_rG = self.scale**0.5 * row.explicit()[0]
         half_Gr = self.inverse_GG @ u_rG.T
         gram_rr = torch.eye(len(u_rG), dtype=torch.float64) - sign * (u_rG @ half_Gr)
         z_Gr = torch.linalg.solve_triangular(torch.linalg.cholesky(gram_rr), half_Gr.T, upper=False).T
         onto_Gr = self.target_GG @ z_Gr
-        step = Step(torch.cat([z_Gr, self.inverse_GG @ onto_Gr], 1), z_Gr.T @ onto_Gr / 2, sign)
-        step.both_G2r *= self.scale**0.5  # the rows it is multiplied with are of the batch too
+        w_Gr = self.inverse_GG @ onto_Gr + (sign / 2) * z_Gr @ (z_Gr.T @ onto_Gr)
         self.flat = None
         self.inverse_GG.addmm_(z_Gr, z_Gr.T, alpha=sign)
-        self._moved.append((sign, u_rG))
-        return step
+        self._moved.append((sign, row))
+        self.age += 1
+        # The rows that the step is for are of the batch too.
+        return Step(self.scale**0.5 * z_Gr, self.scale**0.5 * w_Gr, row.classes, sign)
 
 
 def change_of_trace(p_Nrr: Tensor, q_Nrr: Tensor, sign: int) -> Tensor:
     """How far tr(M^-1 F) falls when a row is taken in (sign -1), or rises when it is let go (+1): (N,)."""
     eye_rr = torch.eye(p_Nrr.shape[-1], dtype=torch.float64, device=p_Nrr.device)
     return torch.linalg.solve(eye_rr - sign * p_Nrr, q_Nrr).diagonal(dim1=1, dim2=2).sum(1)
+
+
+def traces(p_Nrr: Tensor, q_Nrr: Tensor) -> Tensor:
+    """tr P and tr Q (N, 2)."""
+    return torch.stack([one.diagonal(dim1=1, dim2=2).sum(1) for one in (p_Nrr, q_Nrr)], 1)
 
 
 def bounds(p_Nrr: Tensor, q_Nrr: Tensor) -> tuple[Tensor, Tensor]:
@@ -232,3 +258,23 @@ def bounds(p_Nrr: Tensor, q_Nrr: Tensor) -> tuple[Tensor, Tensor]:
     largest_N = torch.linalg.vector_norm(p_Nrr.flatten(1), dim=1)
     lower_N = trace_N * (trace_N / (trace_N + cross_N)).nan_to_num(0.0)
     return lower_N, trace_N - cross_N / (1 + largest_N) + ROUNDING * trace_N
+
+
+def ever(p_Nrr: Tensor, q_Nrr: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    """What bounds the gain of a row from now on, whatever is taken in: (N,) twice.
+
+    Let l >= every eigenvalue of M^-1 F, and M' >= M after more rows. Then Q' <= l' P' and P' <= P, so that
+
+        gain' = tr (I + P')^-1 Q' <= l' tr (I + P')^-1 P' <= l' tr (I + P)^-1 P         the first number, without l'
+
+    And with B = F^(1/2) M^(-1/2), y = M^(-1/2) V^T and K = M^(1/2) M'^-1 M^(1/2), where |B|^2 <= l and 0 <= K <= I:
+    K = (I + R) / 2 with |R| <= 1, so that the second bounds it as well:
+
+        gain' <= tr Q' = |B K y|^2 <= (|B y| + |B| |y|)^2 / 4 = (sqrt(tr Q) + sqrt(l tr P))^2 / 4
+    """
+    rank = p_Nrr.shape[-1]
+    eye_rr = torch.eye(rank, dtype=torch.float64, device=p_Nrr.device)
+    left_N = torch.cholesky_inverse(torch.linalg.cholesky(eye_rr + p_Nrr)).diagonal(dim1=1, dim2=2).sum(1)
+    p_N, q_N = traces(p_Nrr, q_Nrr).clamp_min(0).unbind(1)
+    # rank - tr (I + P)^-1 has lost digits where P is small; tr P is above it everywhere.
+    return torch.minimum(rank - left_N + ROUNDING * rank, p_N), (q_N.sqrt() + (largest * p_N).sqrt()).square() / 4

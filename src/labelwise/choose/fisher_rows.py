@@ -1,4 +1,9 @@
-"""Fisher information through the shards: its sum over rows, and the small matrices that each row keeps of it."""
+"""Fisher information through the shards: its sum over rows, and the small matrices that rows keep of it.
+
+Only some rows are held, with P and Q that are brought up to date after every pick. Of the others two numbers are known,
+from when P and Q were last there, by which they can never gain more than some bound (`fisher.ever`). While that is
+below the best gain among those held, no row is missed. When it is not, rows are brought back (`begin`).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labelwise.choose.fisher import Design, Form, Parts, Step, bounds, change_of_trace
+from labelwise.choose.fisher import Design, Form, Parts, Step, bounds, change_of_trace, ever, traces
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
-from labelwise.signals.rows import Rows
 
+TIE = 1e-11  # relative; differences of float64 sums that are not worn are better than this
 SOLVED = 2048  # rows whose small systems are solved at once
-ALMOST = 1 - 1e-9  # rows within this of the best are still looked at exactly
+FIRST = 32  # rows that are solved for a floor
+ALMOST, MORE = 1 - 1e-9, 1 + 1e-9  # rows within this of the best are still looked at exactly
+NARROW = 128  # columns up to which embeddings are kept beside P and Q, instead of being read again for every pick
+UNKNOWN = 1e300  # a gain that no row has; infinity times nothing would not be a number
+PER_ROW = ("held", "P", "Q", "probs", "h", "traces", "taken")  # of the rows that are held
 
 
 class Drawn(NamedTuple):
@@ -38,83 +47,151 @@ def _information(form: Form, shard: Shard) -> Tensor:
     size = form.classes * form.width
     total_GG = torch.zeros(size, size, dtype=torch.float64, device=shard.device)
     for _, rows in shard.blocks(scratch=4 * size):
-        p_NC, h_ND, _, before = form.read(rows)
-        both_NG = (p_NC[:, :, None] * h_ND[:, None, :]).flatten(1)
+        p_NC, h_ND = form.read(rows)
+        both_NG = h_ND if p_NC is None else (p_NC[:, :, None] * h_ND[:, None, :]).flatten(1)
         for c in range(form.classes):
             here, to = slice(c * form.width, (c + 1) * form.width), (c + 1) * form.width
             total_GG[here, here] += both_NG[:, here].T @ h_ND
-            if before is not None:
+            if p_NC is not None:
                 total_GG[here, :to] -= both_NG[:, here].T @ both_NG[:, :to]
     lower = torch.block_diag(*[torch.ones(form.width, form.width, dtype=torch.float64)] * form.classes)
     total_GG = total_GG.cpu()
     return total_GG + total_GG.T * (1 - lower)
 
 
-def begin(form: Form, design: Design, drawn: Drawn | None, shard: Shard) -> None:
-    """P, Q and the bounds of every row of the shard, or of those that are drawn."""
-    rank = form.rank
-    if "P" not in shard.state:
-        if drawn is not None:
-            shard.state["at"] = (drawn.key.uniform(shard.ids) >= drawn.least).nonzero()[:, 0]
-        count = len(shard.state.get("at", shard.ids))
-        shapes = {"P": (rank, rank), "Q": (rank, rank), "bound": (2,)}
-        shapes |= {"probs": (form.classes,), "size": (rank,), "before": (rank,)}
-        for name, shape in shapes.items():
-            shard.state[name] = torch.empty(count, *shape, dtype=torch.float64, device=shard.device)
-        shard.state["taken"] = torch.zeros(count, dtype=torch.bool, device=shard.device)
-    middle_GG = design.middle().to(shard.device)
-    for where, rows in _blocks(shard, 4 * form.classes * (form.width + 4 * form.classes)):
+def begin(form: Form, design: Design, drawn: Drawn | None, largest: float, bar: float, shard: Shard) -> float:
+    """P and Q, from their definition, of the rows that may gain as much as `bar`; what none of the others may gain.
+
+    `largest` is `design.largest()`.
+    """
+    state = shard.state
+    if "ever" not in state:
+        at = torch.arange(len(shard), device=shard.device)
+        state["at"] = at if drawn is None else at[drawn.key.uniform(shard.ids) >= drawn.least]
+        state["ever"] = torch.full((len(state["at"]), 2), UNKNOWN, dtype=torch.float64, device=shard.device)
+    for name in PER_ROW:
+        state.pop(name, None)
+    held = (_bound(shard, largest) >= bar).nonzero()[:, 0]
+    _room(form, shard, len(held))
+    middle_GG, kept = design.middle().to(shard.device), 0
+    for at, rows in shard.some_blocks(state["at"][held], 4 * form.classes * (form.width + 4 * form.classes)):
+        which, held = held[: len(at)], held[len(at) :]
         parts = form.read(rows)
-        shard.state["probs"][where], shard.state["size"][where] = parts.p_NC, parts.size_Nr
-        if parts.before_Nr is not None:
-            shard.state["before"][where] = parts.before_Nr
-        shard.state["P"][where], shard.state["Q"][where] = design.state(parts, middle_GG)
-        _bound(shard, where)
+        p_nrr, q_nrr = design.state(parts, middle_GG)
+        state["ever"][which] = torch.stack(ever(p_nrr, q_nrr, largest), 1)
+        stay = (_bound(shard, largest, which) >= bar).nonzero()[:, 0]
+        to = slice(kept, kept + len(stay))
+        state["held"][to], state["P"][to], state["Q"][to] = which[stay], p_nrr[stay], q_nrr[stay]
+        if parts.p_NC is not None:
+            state["probs"][to] = parts.p_NC[stay]
+        if "h" in state:
+            state["h"][to] = parts.h_ND[stay]
+        kept = to.stop
+    _only(shard, torch.arange(kept, device=shard.device))
+    state["traces"] = traces(state["P"], state["Q"])
+    state["taken"] = torch.zeros(kept, dtype=torch.bool, device=shard.device)
+    return _others(shard, largest)
+
+
+def part(largest: float, bar: float, shard: Shard) -> float:
+    """Let go of P and Q of the rows that were taken or cannot gain as much as `bar`; what none without may gain."""
+    state = shard.state
+    for where in _slices(shard, 8 * state["P"][:1].numel()):
+        found = torch.stack(ever(state["P"][where], state["Q"][where], largest), 1)
+        state["ever"][state["held"][where]] = found.masked_fill(state["taken"][where, None], -UNKNOWN)
+    _only(shard, (_bound(shard, largest, state["held"]) >= bar).nonzero()[:, 0])
+    return _others(shard, largest)
 
 
 def absorb(form: Form, step: Step, pick: Tensor, shard: Shard) -> None:
-    """Bring every row up to date after `pick` was taken in."""
-    for where, rows in _blocks(shard, 16 * form.rank * (form.classes + form.rank)):
-        before = None if form.regress else shard.state["before"][where]
-        parts = Parts(shard.state["probs"][where], form.columns(rows), shard.state["size"][where], before)
-        step.change(parts, shard.state["P"][where], shard.state["Q"][where])
-        _bound(shard, where)
-        shard.state["taken"][where] |= rows.ids == pick.to(shard.device)
+    """Bring P and Q up to date after `pick` was taken in."""
+    state = shard.state
+    state["taken"] |= shard.ids[state["at"][state["held"]]] == pick.to(shard.device)
+    state["ever"][state["held"][state["taken"]]] = -UNKNOWN
+    for where, parts in _held(form, shard):
+        p_nrr, q_nrr = state["P"][where], state["Q"][where]
+        step.change(parts, p_nrr, q_nrr)
+        state["traces"][where] = traces(p_nrr, q_nrr)
 
 
 def gain(shard: Shard) -> Tensor:
     """How far each row (n,) would lower the trace; -inf where it cannot be the best, or may not be taken."""
+    state = shard.state
     gain_N = torch.full((len(shard),), -torch.inf, dtype=torch.float64, device=shard.device)
-    lower_n, upper_n = shard.state["bound"].unbind(1)
-    taken = shard.state["taken"]
-    if bool(taken.all()):
+    p_n, q_n = state["traces"].unbind(1)
+    # tr Q / (1 + tr P) <= gain <= tr Q; what a few rows gain is a better floor.
+    likely = (q_n / (1 + p_n)).masked_fill(state["taken"], -torch.inf)
+    if not bool((likely > -torch.inf).any()):
         return gain_N
-    floor = lower_n.masked_fill(taken, -torch.inf).max() * ALMOST
-    open_ = ((upper_n >= floor) & ~taken).nonzero()[:, 0]
-    at = shard.state.get("at")
-    for part in open_.split(SOLVED):
-        value = change_of_trace(shard.state["P"][part], shard.state["Q"][part], -1)
-        gain_N[part if at is None else at[part]] = value
+    first = likely.topk(min(FIRST, len(likely))).indices
+    floor = _exactly(shard, first[~state["taken"][first]], gain_N).max() * ALMOST
+    open_ = ((q_n * MORE >= floor) & ~state["taken"]).nonzero()[:, 0]
+    for some in open_.split(SOLVED):
+        _, upper = bounds(state["P"][some], state["Q"][some])
+        _exactly(shard, some[upper >= floor], gain_N)
     return gain_N
 
 
 def end(shard: Shard) -> None:
     """Forget what was kept beside the rows."""
-    for name in ("at", "P", "Q", "bound", "probs", "size", "before", "taken"):
+    for name in ("at", "ever", *PER_ROW):
         shard.state.pop(name, None)
 
 
-def _blocks(shard: Shard, scratch: int) -> Iterator[tuple[slice, Rows]]:
-    """Blocks of the rows that may be taken, with their place in what is kept of them."""
-    if "at" not in shard.state:
-        yield from shard.blocks(scratch)
-        return
-    start = 0
-    for part, rows in shard.some_blocks(shard.state["at"], scratch):
-        yield slice(start, start + len(part)), rows
-        start += len(part)
+def _exactly(shard: Shard, which: Tensor, gain_N: Tensor) -> Tensor:
+    """What these of the rows that are held gain, by solving; written to its place too."""
+    value = change_of_trace(shard.state["P"][which], shard.state["Q"][which], -1)
+    gain_N[shard.state["at"][shard.state["held"][which]]] = value
+    return value
 
 
-def _bound(shard: Shard, where: slice) -> None:
-    low, high = bounds(shard.state["P"][where], shard.state["Q"][where])
-    shard.state["bound"][where, 0], shard.state["bound"][where, 1] = low, high
+def _bound(shard: Shard, largest: float, which: Tensor | None = None) -> Tensor:
+    """What these rows, or all that may be taken, gain at most."""
+    ever_n2 = shard.state["ever"] if which is None else shard.state["ever"][which]
+    return torch.minimum(largest * ever_n2[:, 0], ever_n2[:, 1])
+
+
+def _others(shard: Shard, largest: float) -> float:
+    """What no row that is not held can gain more than; -inf where there is none."""
+    bound = _bound(shard, largest)
+    bound[shard.state["held"]] = -torch.inf
+    return float(bound.max()) if len(bound) else -torch.inf
+
+
+def _room(form: Form, shard: Shard, count: int) -> None:
+    """Make room for so many rows that are held."""
+    shapes: dict[str, tuple[int, ...]] = {"P": (form.rank, form.rank), "Q": (form.rank, form.rank)}
+    shapes |= {} if form.regress else {"probs": (form.classes,)}
+    shapes |= {"h": (form.width,)} if form.width <= NARROW else {}
+    for name, shape in shapes.items():
+        shard.state[name] = torch.empty(count, *shape, dtype=torch.float64, device=shard.device)
+    shard.state["held"] = torch.empty(count, dtype=torch.int64, device=shard.device)
+
+
+def _only(shard: Shard, stay: Tensor) -> None:
+    """Of the rows that are held, hold only these; in place, so that there are never two of the large arrays."""
+    for name in PER_ROW:
+        array = shard.state.get(name)
+        if array is None or len(array) == len(stay):
+            continue
+        to = 0
+        for some in stay.split(SOLVED):
+            array[to : to + len(some)] = array[some]
+            to += len(some)
+        # A small part of a large array is copied, so that the rest of it is given back.
+        shard.state[name] = array[:to].clone() if 4 * to < len(array) else array[:to]
+
+
+def _slices(shard: Shard, scratch: int) -> Iterator[slice]:
+    """The rows that are held, in blocks."""
+    size = shard.block_rows(scratch)
+    for start in range(0, len(shard.state["held"]), size):
+        yield slice(start, min(start + size, len(shard.state["held"])))
+
+
+def _held(form: Form, shard: Shard) -> Iterator[tuple[slice, Parts]]:
+    """Blocks of the rows that are held."""
+    state = shard.state
+    for where in _slices(shard, 16 * form.rank * (form.classes + form.rank)):
+        h_nD = state["h"][where] if "h" in state else form.columns(shard.rows(state["at"][state["held"][where]]))
+        yield where, Parts(None if form.regress else state["probs"][where], h_nD)

@@ -85,7 +85,7 @@ class Shard:
 
     def some_blocks(self, at: Tensor, scratch: int = 0) -> Iterator[tuple[Tensor, Rows]]:
         """Blocks of the rows at these positions; `scratch` as in `blocks`, which has to have read all of them once."""
-        for part in at.split(self._block_rows(scratch)) if len(at) else ():
+        for part in at.split(self.block_rows(scratch)) if len(at) else ():
             yield part, self.rows(part)
 
     def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
@@ -93,7 +93,7 @@ class Shard:
 
         Each value is checked the first time it is read, while it is in the cache, instead of in a pass of its own.
         """
-        size = self._block_rows(scratch)
+        size = self.block_rows(scratch)
         for start in range(0, len(self), size):
             where = slice(start, min(start + size, len(self)))
             rows = self.rows(where)
@@ -143,7 +143,8 @@ class Shard:
             held.clear()
             held.update(values)
 
-    def _block_rows(self, scratch: int) -> int:
+    def block_rows(self, scratch: int) -> int:
+        """How many rows make a block, where the caller adds `scratch` numbers to each."""
         usual = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
         budget = usual if self.block_bytes is None else min(usual, self.block_bytes)
         width = ID_WIDTH + scratch + sum(column[:1].numel() for column in self.columns.values())

@@ -8,10 +8,12 @@ algorithm 1. With I_x the information of a row about the last layer, F its mean 
 take 2 k rows one by one, each the one that lowers it most, then let k of them go, each the one that raises it least.
 c = k / (L + k), as in the authors' programme; `consistent` takes 1 / (L + k), so that M is an average too.
 choose/fisher.py has the algebra: factors of rank C - 1 and small matrices for each row that are kept up to date.
-Cost for each pick: N D C (C - 1), after one N (C D)^2; memory N C^2 and (C D)^2. In regression C is 1.
+Cost for each pick: n D C (C - 1) for the n rows that may be the best soon, at most N, and (C D)^2 C; once N (C D)^2.
+Memory N C^2 and (C D)^2. In regression C is 1.
 Departs from the paper: where C D is above `widest`, embeddings are projected at random to fewer columns; of more than
-32 classes the 31 most probable stay apart and the others are one; and in pools of more than 100,000 rows the batch is
-chosen from 50,000 rows drawn at random, for the error over all of them: N is 50,000 above then. The notes say so.
+32 classes the 31 most probable stay apart and the others are one; in pools of more than 100,000 rows of more than 16
+classes 15 do, and the batch is chosen from 50,000 rows drawn at random, for the error over all of them: N is 50,000
+above then. The notes say so.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from labelwise.choose import Selection, Strategy, fisher, fisher_rows
+from labelwise.choose import Selection, Strategy, fisher, fisher_rows, fisher_taken
+from labelwise.choose.fisher_rows import ALMOST, TIE
 from labelwise.choose.memory import Size
 from labelwise.choose.parameters import whole
-from labelwise.choose.progress import tick
+from labelwise.choose.progress import stage, tick
 from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
@@ -33,12 +36,14 @@ from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Embedding, Needs, Probs
 
-TIE = 1e-11  # relative; differences of float64 sums that are not worn are better than this
 WORN = 1e-4  # a gain this far below those at the last refresh has lost digits that ties are told by
 OLD = 50  # picks after which M is inverted anew before rows are let go
+PARTED = 50  # picks after which P and Q of rows that fell behind are let go
+AHEAD = 100  # picks for which none of them should have to come back
 MOST_CLASSES = 32
 NARROWEST, WIDEST_PROJECTION = 8, 128
-LARGE, CANDIDATES = 100_000, 50_000  # rows from which on the batch is chosen from so many of them
+LARGE = 100_000  # rows of a pool from which on the two below hold
+CANDIDATES, FEWER_CLASSES = 50_000, 16
 _BOTH = (Probs(), Embedding())
 _NUMBERS = Needs(pool=(Embedding(),), labelled=(Embedding(),))
 
@@ -53,6 +58,7 @@ class Bait(Strategy):
         consistent: whether a row of the batch counts in M as a labelled one does.
         regress: the form for models of numbers, whose information is h h^T. A regression session sets it.
         widest: classes x columns up to which embeddings are left as they are.
+        classes: classes up to which all stay apart; None: 32, and 16 in pools of more than 100,000 rows.
         candidates: rows, drawn at random, that the batch is chosen from, at least twice as many as are taken at first;
             None: 50,000 in pools of more than 100,000 rows; 0: all rows.
     """
@@ -62,6 +68,7 @@ class Bait(Strategy):
     consistent: bool = False
     regress: bool = False
     widest: int = 8000
+    classes: int | None = None
     candidates: int | None = None
 
     needs = Needs(pool=_BOTH, labelled=_BOTH)
@@ -76,6 +83,8 @@ class Bait(Strategy):
             raise ArgumentError(f"Bait(oversample=...) is a number of at least 1, not {self.oversample!r}")
         if self.widest < 1:
             raise ArgumentError(f"Bait(widest=...) is at least 1, not {self.widest!r}")
+        if self.classes is not None:
+            object.__setattr__(self, "classes", whole("Bait", "classes", self.classes, 2))
         if self.candidates is not None:
             object.__setattr__(self, "candidates", whole("Bait", "candidates", self.candidates, 0))
         if self.regress:
@@ -85,28 +94,44 @@ class Bait(Strategy):
         return replace(self, regress=True)
 
     def memory(self, size: Size) -> int:
-        width = size.shape(Embedding)[0]
-        classes = 1 if self.regress else min(MOST_CLASSES, max(2, size.shape(Probs)[0]))
-        if classes * width > self.widest:
-            width = min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
+        classes, width = self._shape(size)
         rank = max(1, classes - 1)
-        small = 8 * (2 * rank * rank + 2 * rank + classes + 2)  # P and Q of a row, and what they are kept up to date by
+        # P and Q of a row, and one of them again for a moment where few of the rows are kept.
+        small = 8 * (2 * rank * rank + rank * rank // 4 + classes + (width if width <= fisher_rows.NARROW else 0) + 8)
         tables = 8 * 8 * (classes * width) ** 2
-        solved = 6 * 8 * (fisher_rows.SOLVED + round(self.oversample * size.k)) * rank * (rank + classes)
+        taken = 8 * self._taken(size.rows, size.k) * (4 * rank * rank + classes + width)
+        solved = 6 * 8 * fisher_rows.SOLVED * rank * (rank + classes) + 8 * fisher.WRITTEN * rank * classes * width
         few = self._looked_at(size.rows, size.k)
-        return 64 * size.rows + small * few + tables + solved + 64 * fisher_rows.SOLVED * width
+        read = fisher_rows.SOLVED * (64 * width + 4 * size.row)
+        return 64 * size.rows + tables + solved + read + max(small * few, taken)
 
     def work(self, size: Size) -> float:
-        width, classes = size.shape(Embedding)[0], 1 if self.regress else min(MOST_CLASSES, size.shape(Probs)[0])
-        if classes * width > self.widest:
-            width = min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
-        few = self._looked_at(size.rows, size.k)
-        return 2.0 * classes**2 * width * (few * self.oversample * size.k + size.rows * classes * width)
+        classes, width = self._shape(size)
+        few = self._looked_at(size.rows, size.k) / 4  # about as many may be the best soon, where many are taken
+        picks = (2 * self.oversample - 1) * size.k  # taken and let go
+        each = few + 4 * classes * width  # rows, and what M^-1 and F cost
+        return 2.0 * classes**2 * width * (each * picks + size.rows * classes * width / 2)
+
+    def _shape(self, size: Size) -> tuple[int, int]:
+        """Classes that stay apart and columns of the embedding."""
+        classes = 1 if self.regress else min(self._apart(size.rows), max(2, size.shape(Probs)[0]))
+        return classes, self._columns(classes, size.shape(Embedding)[0])
+
+    def _apart(self, rows: int) -> int:
+        """Classes up to which all stay apart."""
+        return (MOST_CLASSES if rows <= LARGE else FEWER_CLASSES) if self.classes is None else self.classes
+
+    def _columns(self, classes: int, width: int) -> int:
+        """Columns of embeddings that have `width`, projected where that is too many."""
+        if classes * width <= self.widest:
+            return width
+        return min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         form, notes = self._form(pool, key.fold("projection"))
         behind = fisher_rows.information(form, labelled)
-        total = (fisher_rows.information(form, pool) + behind) / (pool.n + labelled.n)
+        with stage(0.0, 0.1):
+            total = (fisher_rows.information(form, pool) + behind) / (pool.n + labelled.n)
         known = labelled.n + k
         design = fisher.Design(behind / known, self.lambda_, total, (1 if self.consistent else k) / known)
         notes["trace_before"] = design.trace()
@@ -116,11 +141,13 @@ class Bait(Strategy):
             draw = key.fold("candidates")
             drawn = fisher_rows.Drawn(draw, float(pool.best(lambda shard: draw.uniform(shard.ids), few).values[-1]))
             notes["candidates"] = f"chosen from {few:,} of the {pool.n:,} rows, drawn at random"
-        try:
-            picked = self._forward(pool, form, design, drawn, taken)
-        finally:
-            pool.map(fisher_rows.end)
-        kept = self._backward(pool, form, design, [row for row, _ in picked], k)
+        with stage(0.1, 0.7):
+            try:
+                picked = self._forward(pool, form, design, drawn, taken)
+            finally:
+                pool.map(fisher_rows.end)
+        with stage(0.7, 1.0):
+            kept = self._backward(pool, form, design, [row for row, _ in picked], k)
         notes |= {"trace_after": design.trace(), "taken": taken}
         chosen = [(row, score) for row, score in picked if row in kept]
         return equal_weights([row for row, _ in chosen], [score for _, score in chosen], notes)
@@ -141,14 +168,15 @@ class Bait(Strategy):
         classes = 1 if self.regress else max(2, some.tensor(Probs()).shape[1])
         notes: dict[str, float | str] = {}
         kept = projection = None
-        if classes > MOST_CLASSES:
-            notes["classes"] = f"the {MOST_CLASSES - 1} most probable of {classes} classes stay apart, the rest is one"
+        apart = self._apart(pool.n)
+        if classes > apart:
+            notes["classes"] = f"the {apart - 1} most probable of {classes} classes stay apart, the rest is one"
             mean_C = pool.sum(_probabilities) / pool.n
             # Rounded, so that the order does not depend on the blocks the mean was summed in.
-            kept = (mean_C * 1e9).round().argsort(descending=True, stable=True)[: MOST_CLASSES - 1].sort().values
-            classes = MOST_CLASSES
-        if classes * width > self.widest:
-            narrow = min(width, WIDEST_PROJECTION, max(NARROWEST, self.widest // classes))
+            kept = (mean_C * 1e9).round().argsort(descending=True, stable=True)[: apart - 1].sort().values
+            classes = apart
+        narrow = self._columns(classes, width)
+        if narrow < width:
             notes["projection"] = f"embeddings projected at random from {width} to {narrow} columns"
             drawn = torch.randn(width, narrow, generator=key.generator(), dtype=torch.float64)
             projection, width = drawn / narrow**0.5, narrow
@@ -158,21 +186,27 @@ class Bait(Strategy):
         self, pool: Shards, form: fisher.Form, design: fisher.Design, drawn: fisher_rows.Drawn | None, count: int
     ) -> list[tuple[int, float]]:
         """`count` rows with how far each lowered the trace, one by one."""
-        pool.map(functools.partial(fisher_rows.begin, form, design, drawn))
+        largest = design.largest()
+        others = max(pool.map(functools.partial(fisher_rows.begin, form, design, drawn, largest, 0.0)))
         picked: list[tuple[int, float]] = []
         fresh = 0.0
         for number in range(count):
             best = pool.best(fisher_rows.gain, 1, TIE)
-            if fresh and float(best.values[0]) < WORN * fresh:
+            bar = _bar(picked)
+            while others >= float(best.values[0]) * ALMOST or (fresh and float(best.values[0]) < WORN * fresh):
                 design.refresh()
-                pool.map(functools.partial(fisher_rows.begin, form, design, drawn))
-                best, fresh = pool.best(fisher_rows.gain, 1, TIE), 0.0
+                largest, fresh = design.largest(), 0.0
+                others = max(pool.map(functools.partial(fisher_rows.begin, form, design, drawn, largest, bar)))
+                best, bar = pool.best(fisher_rows.gain, 1, TIE), bar / 2 if bar > 1e-9 * others else 0.0
             fresh = max(fresh, float(best.values[0]))
             picked.append((int(best.ids[0]), float(best.values[0])))
             step = design.move(form.read(pool.take(best.ids)), -1)
             tick(number + 1, count)
             if number + 1 < count:
                 pool.map(functools.partial(fisher_rows.absorb, form, step, best.ids))
+            if (number + 1) % PARTED == 0:
+                largest = design.largest()
+                others = max(pool.map(functools.partial(fisher_rows.part, largest, _bar(picked))))
         return picked
 
     def _backward(self, pool: Shards, form: fisher.Form, design: fisher.Design, rows: list[int], k: int) -> set[int]:
@@ -182,17 +216,21 @@ class Bait(Strategy):
             return set(ids.tolist())
         if design.age > OLD:
             design.refresh()
-        parts = form.read(pool.take(ids).to(torch.device("cpu")))
-        p_Mrr, q_Mrr = design.state_of_few(parts)
-        left = torch.ones(len(ids), dtype=torch.bool)
-        for _ in range(len(ids) - k):
-            rise_M = fisher.change_of_trace(p_Mrr, q_Mrr, 1).masked_fill(~left, torch.inf)
-            least = rise_M.min()
-            # Of rows that are as good the one with the largest id goes: the smaller ids stay.
-            gone = int((rise_M <= least + TIE * least.abs()).nonzero()[-1])
-            left[gone] = False
-            design.move(parts.row(gone), 1).change(parts, p_Mrr, q_Mrr)
-        return set(ids[left].tolist())
+        home = torch.device("cpu")
+        parts = [form.read(pool.take(some).to(home)) for some in ids.split(fisher_rows.SOLVED)]
+        taken = fisher_taken.Taken(fisher.together(parts), design)
+        for number in range(len(ids) - k):
+            taken.change(design.move(taken.drop(), 1))
+            tick(number + 1, len(ids) - k)
+        return set(ids[taken.left].tolist())
+
+
+def _bar(picked: list[tuple[int, float]]) -> float:
+    """What the best row will gain before many more are taken, if gains fall as they did: it pays to hold rows above."""
+    if len(picked) < PARTED:
+        return 0.0
+    last, earlier = picked[-1][1], picked[max(0, len(picked) - AHEAD)][1]
+    return last * min(last / earlier, 1.0) if earlier > 0 else 0.0
 
 
 def _probabilities(shard: Shard) -> Tensor:
