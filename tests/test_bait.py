@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import labelwise as lw
-from labelwise.choose import fisher
+from labelwise.choose import fisher, fisher_rows
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.keys import Key
 from labelwise.signals.rows import Rows
@@ -93,6 +93,70 @@ def test_what_is_kept_up_to_date_is_what_the_definition_gives():
         assert torch.allclose(ours, anew, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_are_let_go_come_back_in_time(seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Of most rows nothing is held for most of the picks, and the picks are those of brute force."""
+    monkeypatch.setattr(bait, "PARTED", 1 + seed % 3)
+    monkeypatch.setattr(bait, "AHEAD", 1 + seed % 2)
+    begin, held = fisher_rows.begin, []
+
+    def counting(*given: object) -> float:
+        others = begin(*given)
+        held.append(len(given[-1].state["held"]))
+        return others
+
+    monkeypatch.setattr(fisher_rows, "begin", counting)
+    p, h = problem(60, 3, 3, seed, sharp=0.3)
+    p, h = p[np.arange(60) % 55], h[np.arange(60) % 55]  # some rows are there twice
+    taken, left = slow.bait(p, h, 12, None, 1.0, bool(seed % 2))
+    got = lw.select(lw.strategies.Bait(consistent=bool(seed % 2)), 12, probs=p, embedding=h)
+    assert list(got.ids) == [row for row in taken if row in left]
+    assert len(held) > 1  # some had to come back
+    assert min(held) < 30
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_row_ever_gains_more_than_was_said(seed: int):
+    p, h = problem(80, 4, 3, seed, sharp=0.3)
+    rows = Rows(torch.arange(80), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
+    parts = fisher.Form(4, 3, False).read(rows)
+    v = parts.explicit()
+    design = fisher.Design(0.1 * v[0].T @ v[0], 0.5, torch.einsum("nrg,nrh->gh", v, v) / 80, 0.7)
+    largest = design.largest()
+    exact = float(torch.linalg.eigvals(design.inverse_GG @ design.target_GG).real.max())
+    assert exact <= largest <= 1.1 * exact
+    P, Q = design.state(parts, design.middle())
+    first, second = fisher.ever(P, Q, largest)
+    met = 0.0
+    for row in np.random.default_rng(seed).integers(80, size=40):
+        gain = fisher.change_of_trace(P, Q, -1)
+        assert bool((gain <= design.largest() * first * (1 + 1e-9)).all())
+        assert bool((gain <= second * (1 + 1e-9)).all())
+        met = max(met, float((gain / second).max()))
+        design.move(parts.at(slice(row, row + 1)), -1).change(parts, P, Q)
+    assert met > 0.3  # the bound is not idle
+
+
+def test_nothing_to_learn_and_nothing_to_read():
+    """Certain rows, and rows of no length: every gain is nothing, and the smallest ids are taken."""
+    sure = np.tile([[1.0, 0.0, 0.0]], (120, 1))
+    h = problem(120, 3, 3, 0)[1]
+    assert sorted(lw.select("bait", 60, probs=sure, embedding=h).ids) == list(range(60))
+    assert sorted(lw.select("bait", 60, probs=problem(120, 3, 3, 0)[0], embedding=0 * h).ids) == list(range(60))
+
+
+def test_a_design_keeps_no_factor_of_the_rows_it_has_seen():
+    """20,000 picks of 16 classes and 128 columns would be 5 GB of factors; what is kept of a row is the row."""
+    parts = fisher.Form(4, 50, False).read(
+        Rows(torch.arange(1), {Probs(): torch.rand(1, 4).double(), Embedding(): torch.randn(1, 50).double()})
+    )
+    design = fisher.Design(torch.zeros(200, 200).double(), 1.0, torch.eye(200).double(), 1.0)
+    for _ in range(5):
+        design.move(parts, -1)
+    kept = sum(tensor.numel() for _, row in design._moved for tensor in row)
+    assert kept == 5 * (4 + 50)
+
+
 def test_a_worn_state_is_refreshed(monkeypatch: pytest.MonkeyPatch):
     """Few directions, long rows, little lambda: what is left after the first picks is a small difference."""
     p, h = problem(40, 2, 2, 5)
@@ -110,13 +174,15 @@ def test_wide_embeddings_are_projected_and_many_classes_folded_and_both_said():
     got = lw.select(lw.strategies.Bait(widest=400), 5, probs=p, embedding=h)
     assert got.notes["projection"] == "embeddings projected at random from 30 to 12 columns"
     assert "31 most probable of 40" in got.notes["classes"]
+    few = lw.select(lw.strategies.Bait(classes=5), 5, probs=p, embedding=h)
+    assert few.notes["classes"] == "the 4 most probable of 40 classes stay apart, the rest is one"
     plain = lw.select("bait", 5, probs=p[:, :4] / p[:, :4].sum(1, keepdims=True), embedding=h)
     assert set(plain.notes) == {"trace_before", "trace_after", "taken"}
     assert plain.notes["trace_after"] < plain.notes["trace_before"]
 
 
 def test_arguments():
-    for bad in ({"lambda_": 0}, {"oversample": 0.5}, {"widest": 0}):
+    for bad in ({"lambda_": 0}, {"oversample": 0.5}, {"widest": 0}, {"classes": 1}):
         with pytest.raises(ArgumentError, match="Bait"):
             lw.strategies.Bait(**bad)
     with pytest.raises(NeedError, match="Bait needs labelled probs"):

@@ -535,7 +535,7 @@ def test_progress_is_told_and_may_stop_a_selection():
         assert all(0 <= done <= total for done, total in told), name
     assert heard["kcenter"][-1] == heard["badge"][-1] == (39, 39)
     assert heard["sabal-greedy"][-1] == (40, 40)
-    for name in ("typiclust", "probcover", "bss", "leverage", "volume", "ally"):
+    for name in ("typiclust", "probcover", "bss", "leverage", "volume", "ally", "bait"):
         assert heard[name][-1] == (progress.STEPS, progress.STEPS), name
 
     def stop(done, total):

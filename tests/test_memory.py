@@ -130,6 +130,16 @@ def test_under_a_hard_limit_of_what_it_declares(name: str, under_limit: dict[str
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
+def test_under_a_hard_limit_with_many_picks(folder: Path) -> None:
+    """What is kept for every pick counts too: the batch is a sixth of the pool."""
+    rows, k = 6_000, 1_000
+    least = [smallest(lw.strategies.get(name), _size(name, folder, rows, k)) for name in NAMES]
+    found = _run(folder, [(name, _arrays(name), rows, k, one, one) for name, one in zip(NAMES, least)])
+    wrong = {name: picks for name, picks in zip(NAMES, found) if isinstance(picks, str) or len(set(picks)) != k}
+    assert not wrong
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 def test_the_hard_limit_binds(folder: Path) -> None:
     """Otherwise the test above passes because nothing is limited: with a quarter of it, there is no memory."""
     least = smallest(lw.strategies.get("badge"), _size("badge", folder, ROWS, PICKS))

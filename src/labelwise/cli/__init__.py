@@ -76,7 +76,7 @@ def main() -> None:
         if end.code == CODE:
             if not isinstance(end, Stopped):  # typer ends so on Ctrl-C, without a word
                 typer.secho("Stopped.", fg="yellow", err=True)
-            # A Ctrl-C while Python runs a string, as every dataclass and named tuple does when it is made, leaves a mark
-            # by which `python -m` dies of the signal, whatever the exit code; another string takes it away.
+            # A Ctrl-C while Python runs a string, as it does to make a dataclass or a named tuple, leaves a mark by
+            # which `python -m` dies of the signal, whatever the exit code; another string takes it away.
             exec("")
         raise
