@@ -504,6 +504,8 @@ def test_a_part_is_read_where_it_lives(tmp_path):
         assert torch.equal(shard.ids, ids)
         assert torch.equal(shard.columns[Probs()], shards[0].columns[Probs()])
     assert len(list((tmp_path / "part").glob("*.npy"))) == 2
+    half = cloudpickle.loads(cloudpickle.dumps(dataclasses.replace(makers[0], half=True)))()
+    assert torch.equal(half.columns[Probs()], shards[0].columns[Probs()].half())
 
 
 def test_a_part_that_was_made_is_mapped_and_not_read_again(tmp_path):

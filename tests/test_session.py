@@ -14,6 +14,7 @@ from torch import nn
 
 import labelwise as lw
 from labelwise import errors
+from labelwise.choose import kept
 from labelwise.signals.spec import LogProbs, stored
 
 RNG = np.random.default_rng(0)
@@ -218,6 +219,69 @@ def test_signals_may_live_in_mapped_files(tmp_path) -> None:
         picks.append(al.ask(20).ids)
     assert (picks[0] == picks[1]).all()
     assert list((tmp_path / "signals").rglob("*.npy"))
+
+
+class Big(nn.Module):
+    """A network whose embeddings are long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(1e6 * self.first(x) ** 2)
+
+
+@pytest.mark.parametrize("recipe", ["badge", "kcenter", "bait", "typiclust+typiclust", "sabal-greedy"])
+@pytest.mark.parametrize("spill", [False, True])
+def test_half_precision_is_kept_computed_with_in_float32_and_remembered(tmp_path, monkeypatch, recipe, spill) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    seen = []
+
+    def watched(strategy, pool, labelled, *rest):
+        for shards in (pool, labelled):
+            for columns, dtype in shards.map(lambda shard: (dict(shard.columns), shard.dtype)):
+                seen.extend((column.dtype, dtype, column.clone()) for column in columns.values() if column.ndim > 1)
+        return kept.select_kept(strategy, pool, labelled, *rest)
+
+    monkeypatch.setattr("labelwise.session.select_kept", watched)
+    model = lw.TorchLearner(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), epochs=5)
+    where = {"spill": tmp_path / "spill"} if spill else {}
+    al = lw.Session(x, model, recipe, classes=2, folder=tmp_path / "s", half=True, **where)
+    al.tell(np.arange(40), y[:40])
+    picks = al.ask(20)
+    assert seen
+    assert all(stored is torch.float16 and computed is torch.float32 for stored, computed, _ in seen)
+    again = lw.Session.load(tmp_path / "s", x, model)
+    assert again.ask(20).ids.tolist() == picks.ids.tolist()
+    seen.clear()
+    full = lw.Session(x, model, recipe, classes=2)
+    full.tell(np.arange(40), y[:40])
+    full.ask(20)
+    assert all(stored is torch.float32 for stored, _, _ in seen)
+
+
+def test_numbers_that_half_precision_cannot_hold_are_refused() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+    al = lw.Session(x, lw.TorchLearner(Big, epochs=1), "kcenter", classes=2, half=True)
+    al.tell([0, 1], [0, 1])
+    with pytest.raises(
+        errors.ModelError, match=r"half=True keeps numbers up to 65,504, found .* in the row with id \d+"
+    ):
+        al.ask(5)
+
+
+def test_rounds_with_half_precision() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    model = lw.TorchLearner(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), epochs=5)
+    half, full = (list(lw.rounds(x, y, model, "margin", 10, 2, half=half)) for half in (True, False))
+    assert len(half) == len(full) == 3
+    assert half[0].picked  # by a model that is the same in both
+    assert len(set(half[0].picked) & set(full[0].picked)) >= 8
 
 
 def test_a_torn_last_line_is_dropped_and_the_session_goes_on(tmp_path) -> None:

@@ -47,6 +47,7 @@ def rounds(
     batch: int = 256,
     max_memory: int | str | None = None,
     engine: str | Ray | None = None,
+    half: bool = False,
     name: str = "",
 ) -> Iterator[Record]:
     """Label a first batch, then n times: train, measure, choose k rows, label them; at last train and measure again.
@@ -73,6 +74,7 @@ def rounds(
         batch: rows of one forward pass.
         max_memory: what a selection may hold beside pool and model, see `Session`.
         engine: None for this process; "ray" or a `Ray`, see `Session`.
+        half: keep signals in float16 while choosing, see `Session`.
         name: what the run is called in its records.
 
     Returns:
@@ -97,6 +99,7 @@ def rounds(
         batch=batch,
         max_memory=max_memory,
         engine=engine,
+        half=half,
     )
     return _run(session, answers, held, first, k, n, name or f"{session.recipe.name}/{seed}")
 

@@ -63,6 +63,7 @@ class Session:
         batch: int = 256,
         max_memory: int | str | None = None,
         engine: str | Ray | None = None,
+        half: bool = False,
     ):
         """Start a session.
 
@@ -82,6 +83,8 @@ class Session:
             max_memory: what `ask` may hold beside pool and model, such as "4GB", in the memory that holds the signals:
                 an accelerator's, the CPU's, else files. Too small a limit is refused with the smallest that works.
             engine: None for this process; "ray" or a `Ray`, and workers read the pool, each with its own model.
+            half: keep signals of several numbers a row in float16 while choosing, computed with in float32: half the
+                memory and half the bytes to read. docs/results/half.md has what that does to the picks.
         """
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
@@ -97,7 +100,7 @@ class Session:
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}  # of the last ask
         self._key = key_of(seed)
         where, self._how = None if spill is None else Path(spill), How.of(max_memory)
-        self._gathering = Gathering(self.pool, batch, self._how, engine_of(engine), where)
+        self._gathering = Gathering(self.pool, batch, self._how, engine_of(engine), where, bool(half))
         self._fit: tuple[int, Fit] | None = None  # with the number of answers it was trained on
         self.estimate: dict[str, Any] | None = None  # of the model that drew the last batch, from that batch's answers
         self._asked: Asked | None = None  # the last batch
@@ -127,6 +130,7 @@ class Session:
             weights=stored_settings.get("weights"),
             seed=stored_settings["seed"],
             batch=stored_settings["batch"],
+            half=stored_settings.get("half", False),
             max_memory=max_memory,
             engine=engine,
         )
@@ -259,7 +263,8 @@ class Session:
         reader = reader_for(stored(strategy.needs.pool), self.fit)
         trained, began = self.seconds["train"], time.perf_counter()
         with gathering.rows(strategy, k, reader, free, looked_back(self.ledger)) as (pool, home):
-            labelled = labelled_rows(self.pool, strategy.needs, self.ledger, self.fit, gathering.batch, home.device)
+            asked = (self.pool, strategy.needs, self.ledger, self.fit, gathering.batch)
+            labelled = labelled_rows(*asked, home.device, gathering.half)
             self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
             began = time.perf_counter()
             # A worker on another machine may not reach the folder.
@@ -291,6 +296,7 @@ class Session:
         return {
             **({"task": "regress"} if self.task == "regress" else {}),
             **({} if self.weights is None else {"weights": self.weights}),
+            **({"half": True} if self._gathering.half else {}),
             "recipe": self.recipe.settings(),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),

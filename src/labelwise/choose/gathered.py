@@ -34,7 +34,7 @@ NEAR_ONE = 0.02  # a temperature so near 1 leaves next to nothing of p - q
 class Gathering:
     """Where rows are read to, and how the selection among them is run.
 
-    `spill` is a folder for mapped files; without one, room.py says where rows go.
+    `spill` is a folder for mapped files; without one, room.py says where rows go. With `half` they are kept in float16.
     """
 
     pool: Pool
@@ -42,6 +42,7 @@ class Gathering:
     how: How
     cluster: Ray | None
     spill: Path | None
+    half: bool = False
 
     @contextmanager
     def rows(
@@ -55,7 +56,7 @@ class Gathering:
         parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
         rule = self._rule(strategy, k, len(ids), len(labelled.ids), parts)
         if self.cluster is None:
-            stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None)
+            stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None, half=self.half)
             shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
             wait_for(home.device)
             yield shards, home
@@ -87,7 +88,8 @@ class Gathering:
 
     def _first(self, strategy: Strategy, reader: Reader | None, ids: Tensor, labelled: Labelled) -> Rows:
         """One row, on the CPU."""
-        return next(iter(read(reader, self.pool, ids[:1], stored(strategy.needs.pool), self.batch, labelled)))
+        wanted = stored(strategy.needs.pool)
+        return next(iter(read(reader, self.pool, ids[:1], wanted, self.batch, labelled, half=self.half)))
 
     def _rule(self, strategy: Strategy, k: int, rows: int, labelled: int, parts: int) -> Rule:
         return Rule(strategy, int(k), -(-rows // parts), labelled, self.how.limit, self.spill is not None)
@@ -104,7 +106,7 @@ class Gathering:
     ) -> ReadPart:
         where = None if self.spill is None else self.spill / f"pool-{part}"
         given = self.cluster is not None and self.cluster.gpus > 0
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token, given)
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token, given, self.half)
 
 
 def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:

@@ -141,6 +141,7 @@ class ReadPart:
     rule: Callable[[Rows], Home] | None = None
     token: str = ""
     gpu: bool = True
+    half: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "reader": _packed(self.reader)}
@@ -155,7 +156,7 @@ class ReadPart:
         for model in _models(self.reader) if self.gpu else ():
             _to_device(model)
         asked = (self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
-        stream = functools.partial(read, *asked, device=None)
+        stream = functools.partial(read, *asked, device=None, half=self.half)
         placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
         if self.folder is not None and self.token:
             _finish(self.folder, self.token)

@@ -44,11 +44,13 @@ def read(
     batch: int = 256,
     labelled: Labelled | None = None,
     device: str | None = "cpu",
+    half: bool = False,
 ) -> Iterator[Rows]:
     """The rows `ids` of the pool with all `signals`, `batch` rows at a time, in one sweep.
 
     Columns are in float32, or in float64 where the model computes in float64; on `device`, or where the model computed
-    them if that is None. Ids are on the CPU. `Features()` come from the pool and need no reader.
+    them if that is None. With `half`, columns of several numbers a row are in float16. Ids are on the CPU.
+    `Features()` come from the pool and need no reader.
     """
     wanted = stored(signals)
     of_model = tuple(signal for signal in wanted if not isinstance(signal, Features))
@@ -57,7 +59,8 @@ def read(
     look_back = getattr(reader, "look_back", None)
     if callable(look_back) and labelled is not None and any(isinstance(signal, LossJvp) for signal in of_model):
         look_back(labelled, functools.partial(_labelled_batches, pool, labelled, batch))
-    return _sweep(reader, pool, ids, wanted, of_model, batch, device)
+    swept = _sweep(reader, pool, ids, wanted, of_model, batch, device)
+    return map(_halved, swept) if half else swept
 
 
 def _sweep(
@@ -96,6 +99,25 @@ def settled(column: Tensor, device: str | None = None) -> Tensor:
     """A column as rows hold it: in float64 if it is in float64, else in float32; on `device`, or where it is."""
     wide = column.dtype == torch.float64
     return column.detach().to(column.device if device is None else device, torch.float64 if wide else torch.float32)
+
+
+def _halved(rows: Rows) -> Rows:
+    """Rows whose columns of several numbers are in float16."""
+    return Rows(rows.ids, {signal: _half(signal, rows.ids, column) for signal, column in rows.columns.items()})
+
+
+def _half(signal: Signal, ids: Tensor, column: Tensor) -> Tensor:
+    if column.ndim < 2:
+        return column  # squared norms and the like: few bytes, and float16 has no such small numbers
+    rounded = column.half()
+    lost = (rounded.isinf() & column.isfinite()).flatten(1).any(1)
+    if bool(lost.any()):
+        row = int(lost.nonzero()[0])
+        raise ModelError(
+            f"{signal!r}: half=True keeps numbers up to 65,504, found {float(column[row].abs().max()):.4g} in the row "
+            f"with id {int(ids[row])}; scale what the model gives, or leave half=True out"
+        )
+    return rounded
 
 
 def _features(pool: Pool, ids: Tensor, inputs: Any) -> Tensor:

@@ -50,16 +50,25 @@ def looked_back(ledger: Ledger) -> Labelled:
 
 
 def labelled_rows(
-    pool: Pool, needs: Needs, ledger: Ledger, fit: Callable[[], Fit], batch: int, device: torch.device
+    pool: Pool,
+    needs: Needs,
+    ledger: Ledger,
+    fit: Callable[[], Fit],
+    batch: int,
+    device: torch.device,
+    half: bool = False,
 ) -> Shards:
-    """The labelled rows with what is needed of them, on `device`; what the answers and training know is not read."""
+    """The labelled rows with what is needed of them, on `device`; what the answers and training know is not read.
+
+    With `half` they are rounded as the rows of the pool are: a row that is there twice stays so.
+    """
     behind = looked_back(ledger)
     if not len(behind.ids):
         return Shards([])
     signals = stored(needs.labelled)
     known = known_columns(behind.ids, signals, ledger, fit)
     wanted = tuple(signal for signal in signals if signal not in known)
-    stream = read(reader_for(wanted, fit), pool, behind.ids, wanted, batch, behind, device=None)
+    stream = read(reader_for(wanted, fit), pool, behind.ids, wanted, batch, behind, device=None, half=half)
     placed = place((beside(rows, behind.ids, known) for rows in stream), len(behind.ids), device=device)
     wait_for(device)
     return placed
