@@ -83,13 +83,13 @@ def test_what_is_kept_up_to_date_is_what_the_definition_gives():
     v = parts.explicit()
     nothing = torch.zeros(12, 12, dtype=torch.float64)
     design = fisher.Design(nothing, 1.0, torch.einsum("nrg,nrh->gh", v, v) / 30, 0.5)
-    P, Q = design.state(parts, design.middle())
+    P, Q = design.state(parts, design.inverse_GG, design.middle())
     for row, sign in ((3, -1), (8, -1), (20, -1), (8, 1), (3, 1)):
         before, expected = design.trace(), fisher.change_of_trace(P, Q, sign)[row]
         design.move(parts.at(slice(row, row + 1)), sign).change(parts, P, Q)
         assert abs(design.trace() - before) == pytest.approx(float(expected), rel=1e-9)
     again = fisher.Design(0.5 * v[20].T @ v[20], 1.0, design.target_GG, 0.5)
-    for ours, anew in zip((P, Q), again.state(parts, again.middle())):
+    for ours, anew in zip((P, Q), again.state(parts, again.inverse_GG, again.middle())):
         assert torch.allclose(ours, anew, atol=1e-12)
 
 
@@ -125,7 +125,7 @@ def test_no_row_ever_gains_more_than_was_said(seed: int):
     largest = design.largest()
     exact = float(torch.linalg.eigvals(design.inverse_GG @ design.target_GG).real.max())
     assert exact <= largest <= 1.1 * exact
-    P, Q = design.state(parts, design.middle())
+    P, Q = design.state(parts, design.inverse_GG, design.middle())
     first, second = fisher.ever(P, Q, largest)
     met = 0.0
     for row in np.random.default_rng(seed).integers(80, size=40):

@@ -18,6 +18,7 @@ and letting one go the same with the signs of a difference. All of it in float64
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -135,9 +136,15 @@ class Step:
         both_G2r = torch.cat([z_Gr, w_Gr], 1).reshape(classes, -1, 2 * self.rank)
         self.both_DC2r = both_G2r.transpose(0, 1).reshape(-1, classes * 2 * self.rank)
 
+    def to(self, device: torch.device) -> Step:
+        """The same step for rows on `device`."""
+        there = copy.copy(self)
+        there.both_DC2r = self.both_DC2r.to(device)
+        return there
+
     def change(self, parts: Parts, p_Nrr: Tensor, q_Nrr: Tensor) -> None:
         """Bring P and Q of these rows up to date, in place."""
-        y_NC2r = (parts.h_ND @ self.both_DC2r.to(parts.h_ND.device)).reshape(-1, self.classes, 2 * self.rank)
+        y_NC2r = (parts.h_ND @ self.both_DC2r).reshape(-1, self.classes, 2 * self.rank)
         both_Nr2r = y_NC2r if parts.p_NC is None else parts.over_classes() @ y_NC2r
         z, w = both_Nr2r[:, :, : self.rank], both_Nr2r[:, :, self.rank :]
         p_Nrr.baddbmm_(z, z.transpose(1, 2), alpha=self.sign)
@@ -210,14 +217,14 @@ class Design:
             bound, more = bound * more, more * more
         return trace
 
-    def state(self, parts: Parts, middle_GG: Tensor) -> tuple[Tensor, Tensor]:
-        """P and Q of these rows, from their definition; `middle_GG` is `middle()`, on the device of the rows."""
+    def state(self, parts: Parts, inverse_GG: Tensor, middle_GG: Tensor) -> tuple[Tensor, Tensor]:
+        """P and Q of these rows, from their definition, given M^-1 and `middle()` on the device of the rows."""
         if self.flat is not None:
             factor_NrC = parts.over_classes()
             length_N = self.scale * self.flat * parts.h_ND.square().sum(1)
             p_Nrr = factor_NrC @ factor_NrC.transpose(1, 2) * length_N[:, None, None]
         else:
-            p_Nrr = self.scale * parts.squared(self.inverse_GG.to(parts.h_ND.device))
+            p_Nrr = self.scale * parts.squared(inverse_GG)
         return p_Nrr, self.scale * parts.squared(middle_GG)
 
     def move(self, row: Parts, sign: int) -> Step:

@@ -73,11 +73,11 @@ def begin(form: Form, design: Design, drawn: Drawn | None, largest: float, bar: 
         state.pop(name, None)
     held = (_bound(shard, largest) >= bar).nonzero()[:, 0]
     _room(form, shard, len(held))
-    middle_GG, kept = design.middle().to(shard.device), 0
+    inverse_GG, middle_GG, kept = design.inverse_GG.to(shard.device), design.middle().to(shard.device), 0
     for at, rows in shard.some_blocks(state["at"][held], 4 * form.classes * (form.width + 4 * form.classes)):
         which, held = held[: len(at)], held[len(at) :]
         parts = form.read(rows)
-        p_nrr, q_nrr = design.state(parts, middle_GG)
+        p_nrr, q_nrr = design.state(parts, inverse_GG, middle_GG)
         state["ever"][which] = torch.stack(ever(p_nrr, q_nrr, largest), 1)
         stay = (_bound(shard, largest, which) >= bar).nonzero()[:, 0]
         to = slice(kept, kept + len(stay))
@@ -105,7 +105,7 @@ def part(largest: float, bar: float, shard: Shard) -> float:
 
 def absorb(form: Form, step: Step, pick: Tensor, shard: Shard) -> None:
     """Bring P and Q up to date after `pick` was taken in."""
-    state = shard.state
+    state, step = shard.state, step.to(shard.device)
     state["taken"] |= shard.ids[state["at"][state["held"]]] == pick.to(shard.device)
     state["ever"][state["held"][state["taken"]]] = -UNKNOWN
     for where, parts in _held(form, shard):

@@ -26,7 +26,7 @@ class Taken:
         self._P_Mrr, self._Q_Mrr = (torch.empty(count, rank, rank, dtype=torch.float64) for _ in range(2))
         middle_GG = design.middle()
         for where in self._blocks():
-            self._P_Mrr[where], self._Q_Mrr[where] = design.state(self._parts.at(where), middle_GG)
+            self._P_Mrr[where], self._Q_Mrr[where] = design.state(self._parts.at(where), design.inverse_GG, middle_GG)
         self._Q_M = traces(self._P_Mrr, self._Q_Mrr)[:, 1]
 
     def drop(self) -> Parts:
