@@ -22,7 +22,7 @@ from labelwise.choose.door import check_budget, key_of
 from labelwise.choose.gathered import Gathering, noted
 from labelwise.choose.kept import How, select_kept
 from labelwise.errors import LabelError, NeedError, RowError
-from labelwise.label.answers import classes_of, ids_of, task_of
+from labelwise.label.answers import classes_of, count_of, ids_of, task_of
 from labelwise.label.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
@@ -235,7 +235,7 @@ class Session:
             ledger.labelled[order],
             ledger.labels[order],
             weights=ledger.weights[order],
-            classes=self._class_count(ledger),
+            classes=count_of(self.task, self.classes, ledger.labels),
             key=self._key.fold("train", len(order)),
             previous=self._fit[1] if self._fit is not None else None,
         )
@@ -283,13 +283,6 @@ class Session:
 
     def _next_round(self) -> int:
         return max((entry.round + 1 for entry in self.ledger), default=0)
-
-    def _class_count(self, ledger: Ledger) -> int:
-        if self.task == "regress":
-            return 0
-        if self.classes is None:
-            return max(2, int(ledger.labels.max()) + 1)
-        return self.classes if isinstance(self.classes, int) else len(self.classes)
 
     def _settings(self) -> dict[str, Any]:
         """What has to be the same for a stored session to go on."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from labelwise.errors import ArgumentError, LabelError, RowError
 from labelwise.pool import Pool
@@ -33,6 +34,15 @@ def classes_of(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[s
     if len(set(names)) != len(names):
         raise LabelError(f"the names of the classes must differ, found {', '.join(names)}")
     return names
+
+
+def count_of(task: str, classes: int | Sequence[str] | None, labels: Tensor) -> int:
+    """How many classes there are, those seen so far where nothing was said; 0 in regression."""
+    if task == "regress":
+        return 0
+    if classes is None:
+        return max(2, int(labels.max()) + 1)
+    return classes if isinstance(classes, int) else len(classes)
 
 
 def task_of(task: Any, learner: Any) -> Literal["classify", "regress"]:

@@ -110,7 +110,7 @@ class Bait(Strategy):
         few = self._looked_at(size.rows, size.k) / 4  # about as many may be the best soon, where many are taken
         picks = (2 * self.oversample - 1) * size.k  # taken and let go
         each = few + 4 * classes * width  # rows, and what M^-1 and F cost
-        return 2.0 * classes**2 * width * (each * picks + size.rows * classes * width / 2)
+        return 2.0 * classes**2 * width * (each * picks + size.rows * width / 2)
 
     def _shape(self, size: Size) -> tuple[int, int]:
         """Classes that stay apart and columns of the embedding."""
