@@ -115,6 +115,20 @@ def test_rows_that_are_let_go_come_back_in_time(seed: int, monkeypatch: pytest.M
     assert min(held) < 30
 
 
+def test_rows_do_not_come_back_at_every_pick_where_gains_hardly_fall(monkeypatch: pytest.MonkeyPatch):
+    """Many rows alike: the best gain is nearly the same for long, and moves up and down a little."""
+    monkeypatch.setattr(bait, "PARTED", 10)
+    monkeypatch.setattr(bait, "AHEAD", 20)
+    begin, calls = fisher_rows.begin, []
+    monkeypatch.setattr(fisher_rows, "begin", lambda *given: (calls.append(1), begin(*given))[1])
+    rng = np.random.default_rng(0)
+    h = rng.normal(size=(600, 30))
+    h *= (1 + 0.05 * rng.random((600, 1))) / np.linalg.norm(h, axis=1, keepdims=True)
+    got = lw.select(lw.strategies.Bait(regress=True, oversample=1, lambda_=30.0, consistent=True), 200, embedding=h)
+    assert len(set(got.ids)) == 200
+    assert len(calls) <= 2
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_no_row_ever_gains_more_than_was_said(seed: int):
     p, h = problem(80, 4, 3, seed, sharp=0.3)

@@ -40,6 +40,7 @@ WORN = 1e-4  # a gain this far below those at the last refresh has lost digits t
 OLD = 50  # picks after which M is inverted anew before rows are let go
 PARTED = 50  # picks after which P and Q of rows that fell behind are let go
 AHEAD = 100  # picks for which none of them should have to come back
+CLOSEST = 0.9  # of the last gain: where gains hardly fall, rows would come back at every pick
 MOST_CLASSES = 32
 NARROWEST, WIDEST_PROJECTION = 8, 128
 LARGE = 100_000  # rows of a pool from which on the two below hold
@@ -230,7 +231,7 @@ def _bar(picked: list[tuple[int, float]]) -> float:
     if len(picked) < PARTED:
         return 0.0
     last, earlier = picked[-1][1], picked[max(0, len(picked) - AHEAD)][1]
-    return last * min(last / earlier, 1.0) if earlier > 0 else 0.0
+    return last * min(last / earlier, CLOSEST) if earlier > 0 else 0.0
 
 
 def _probabilities(shard: Shard) -> Tensor:
