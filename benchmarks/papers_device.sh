@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tables of the papers at their own scale on one CUDA machine, in about eight minutes:
+# Tables of the papers at their own scale on one CUDA machine, as far as they come in 480 seconds:
 #
 #     LABELWISE_DATA=FOLDER OUT=FOLDER bash benchmarks/papers_device.sh
 #

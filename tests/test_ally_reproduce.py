@@ -1,19 +1,21 @@
 """ALLY's studies run small from records to picture, and generation raises duals within bounds."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from labelwise.bench import ally_setup, reproduce_ally
+from labelwise.bench import ally_data, ally_setup, reproduce_ally
 from labelwise.bench.curve_numbers import against_random, labels_to, saved_numbers
 from labelwise.bench.data import Data, load
 from labelwise.bench.reproductions import Setting, reproduce, reproductions
 from labelwise.choose.dual_head import DualHead
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, SourceError
 from labelwise.keys import Key
 from labelwise.pool import Pool
 from labelwise.report import Record
@@ -72,7 +74,7 @@ def test_regression_by_rows_and_by_person():
 
 
 def test_images_on_their_way(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(ally_setup.SIZES, "small", replace(TINY, limit=300, epochs=40))
+    monkeypatch.setitem(ally_data.SIZES, "small", replace(TINY, limit=300, epochs=40))
     result = reproduce("ally/figure1", Setting(), tmp_path)
     assert (tmp_path / "ally-figure1.png").read_bytes().startswith(b"\x89PNG")
     duals = json.loads((tmp_path / "ally-figure1.json").read_text())["duals"]
@@ -83,6 +85,50 @@ def test_images_on_their_way(tmp_path, monkeypatch: pytest.MonkeyPatch):
     assert result.verdict in (tmp_path / "README.md").read_text()
     assert np.mean(duals[-1]) > np.mean(duals[0])
     assert result.numbers["steps"] == [0, 50, 100, 150, 200]
+
+
+# --- panels, pages and data ------------------------------------------------------------------------------------------
+
+
+def test_a_panel_has_its_own_batches_and_page(tmp_path):
+    few, more = (reproduce(f"ally/figure2{end}", Setting("smoke", seeds=1), tmp_path) for end in ("", "-svhn-1000"))
+    assert (few.numbers["k"], more.numbers["k"]) == (10, 50)
+    assert "this is the panel svhn, b = 1000; here b = 50." in more.verdict
+    assert "Labels to 97 % of the best last accuracy" in more.verdict
+    assert (
+        "One of the eight panels of figure 2: svhn, b = 1000." in (tmp_path / "ally-figure2-svhn-1000.md").read_text()
+    )
+    assert (tmp_path / "ally-figure2.md").exists()
+
+
+@pytest.mark.parametrize("figure", ["figure2", "figure3", "figure4", "figure6"])
+def test_kept_pages_are_made_without_data(figure: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("LABELWISE_DATA", raising=False)
+    monkeypatch.setattr(ally_setup, "load", None)  # nothing is read
+    kept = Path(__file__).parent.parent / "docs" / "results" / "papers"
+    for end in ("json", "jsonl.gz"):
+        shutil.copy(kept / f"ally-{figure}.{end}", tmp_path)
+    result = reproduce(f"ally/{figure}", Setting("paper", page=True), tmp_path)
+    before = json.loads((kept / f"ally-{figure}.json").read_text())
+    assert before["data"] == result.numbers["data"] == ("parkinsons" if figure == "figure3" else "mnist")
+    assert result.verdict == before["verdict"]
+    assert "What the paper says of it, asked of means and deviations over seeds" in result.verdict
+
+
+def test_a_figure_without_its_data_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
+    with pytest.raises(SourceError, match="'mnist' was not found"):
+        reproduce("ally/figure2", Setting("paper"), tmp_path)
+    with pytest.raises(
+        ArgumentError, match="digits has 1438 rows to choose from, fewer than the 2200 labels of the paper"
+    ):
+        reproduce("ally/figure2", Setting("paper", data="digits"), tmp_path)
+
+
+def test_processes_share_a_study():
+    setting = Setting("smoke", before={"not": "hashed"})
+    first, again = (ally_setup._loaded(setting, "digits", ally_data.SIZES["smoke"]) for _ in range(2))
+    assert first is again
 
 
 def model() -> nn.Module:

@@ -67,17 +67,17 @@ def test_the_command(tmp_path):
         assert text in str(run.exception)
 
 
-def test_the_legend_covers_no_panel():
-    from labelwise.bench import plots
-
-    drawn, (axes,) = plots._figure(1)
-    axes.plot([1, 2], [1, 2], label="a")
-    plots._legend(drawn, axes)
-    drawn.canvas.draw()
-    assert drawn.legends[0].get_window_extent().y1 <= axes.get_window_extent().y0
-
-
 def test_a_name_that_is_not_there(tmp_path):
     with pytest.raises(ArgumentError, match="dynamical/figure1"):
         reproduce("nothing", Setting(), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_of_the_variants_is_made_again_from_their_records(tmp_path, monkeypatch):
+    first = reproduce("dynamical/figure5", Setting(), tmp_path, "the command")
+    page = (tmp_path / "dynamical-figure5.md").read_text()
+    assert len(first.records) == 5 * 2  # random and four gammas, two rounds of one seed
+    monkeypatch.setattr(reproduce_dynamical, "prepared", None)  # no data are read
+    again = reproduce("dynamical/figure5", replace(Setting(), page=True), tmp_path)
+    assert again.numbers == first.numbers
+    assert (tmp_path / "dynamical-figure5.md").read_text() == page

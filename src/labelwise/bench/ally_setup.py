@@ -17,18 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.bench.catalogue import found, known, locate
-from labelwise.bench.columns import read_csv_columns
+from labelwise.bench.ally_data import MADE, NUMBERS, Sizes, Split, copied, made, sizes_of, split_ways
+from labelwise.bench.catalogue import known
 from labelwise.bench.convnets import resnet18
 from labelwise.bench.data import Data, load
 from labelwise.bench.kept_curves import Kept, in_processes
 from labelwise.bench.networks import mlp
+from labelwise.bench.paper_tables import present
 from labelwise.bench.reproductions import Setting, device_of
-from labelwise.errors import StoreError
+from labelwise.errors import ArgumentError, StoreError
 from labelwise.keys import Key
 from labelwise.loop import rounds
 from labelwise.pool import Pool
@@ -43,45 +43,7 @@ from labelwise.train import PrimalDual, TorchLearner
 UNBOUNDED = PrimalDual(epsilon=1e9)
 CLASS_BOUND, NUMBER_BOUND = 0.2, 0.1  # epsilon, in nats and in variances of the target
 COMPAT_VALID, COMPAT_PATIENCE = 0.15, 2
-MADE = "made"
-VALID = 0.1  # share of the rows to choose from, or of the persons, that regression is validated on
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large the experiments are."""
-
-    start: int
-    batch: int
-    rounds: int
-    seeds: int
-    hidden: tuple[int, ...]
-    lr: float
-    epochs: int
-    epsilons: tuple[float | str, ...] = (0.05, 0.2, "auto", 2.0, 20.0)
-    copies: tuple[int, ...] = (1, 2, 5)
-    images: int = 8
-    limit: int | None = None  # rows of the pool, at the most
-    patience: int = 10  # epochs without a lower validation loss, in regression
-
-
-SIZES = {
-    "smoke": Sizes(20, 10, 1, 2, (16,), 1e-2, 8, epsilons=(0.2, 20.0), copies=(1, 2), images=3, limit=200),
-    "small": Sizes(40, 20, 6, 8, (64, 64), 5e-3, 200),  # eight seeds: the fewest that tell five strategies from random
-    "paper": Sizes(200, 200, 10, 5, (256, 256), 5e-3, 200, copies=(1, 2, 5, 10), limit=15000),
-}
-NUMBERS = {"smoke": SIZES["smoke"], "small": replace(SIZES["small"], start=100, batch=50), "paper": SIZES["paper"]}
 Contender = tuple[str, Recipe, PrimalDual]  # a name, how it chooses, how it trains
-
-
-@dataclass(frozen=True)
-class Split:
-    """Rows to choose from, to test on and, in regression, to stop training by."""
-
-    name: str
-    pool: Pool
-    test: Pool
-    valid: Pool | None = None
 
 
 @dataclass(frozen=True)
@@ -191,18 +153,42 @@ class Study:
         return replace(part, pool=part.pool.subset(ids[~torch.isin(ids, out)]), valid=part.pool.subset(out))
 
 
-def prepared(setting: Setting, small: str = "digits", paper: tuple[str, ...] = ("mnist", "svhn", "digits")) -> Study:
-    """The data set and sizes of a setting."""
-    there = [one.name for one in found() if one.present]
-    own = small if setting.scale != "paper" else next((name for name in paper if name in there), paper[0])
+def prepared(setting: Setting, small: str = "digits", paper: str = "mnist", times: int = 1) -> Study:
+    """The data set and sizes of a setting, with batches so many times as large; a page is made without data."""
+    if setting.page:
+        return _kept(setting)
+    own = small if setting.scale != "paper" else present(paper) or paper
     name = setting.data or own
-    if setting.scale == "smoke" and name == "parkinsons" and name not in there:
-        return Study(_made(), NUMBERS["smoke"], setting)
-    sizes = (NUMBERS if known(name).task == "regress" else SIZES)[setting.scale]
-    sizes = sizes if setting.seeds is None else replace(sizes, seeds=setting.seeds)
+    if setting.scale == "smoke" and name == "parkinsons" and present(name) is None:
+        return Study(made(), NUMBERS["smoke"], setting)
+    sizes = sizes_of(known(name).task, setting.scale, name)
+    sizes = replace(sizes, batch=times * sizes.batch, seeds=setting.seeds or sizes.seeds)
     data = load(name, seed=setting.seed, limit=sizes.limit)
+    labels = sizes.start + sizes.rounds * sizes.batch
+    if labels > len(data.pool):
+        raise ArgumentError(
+            f"{name} has {len(data.pool)} rows to choose from, fewer than the {labels} labels of the {setting.scale} "
+            "scale; take a smaller --scale or another --data"
+        )
     setting.say(f"{data.name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
     return Study(data, sizes, setting)
+
+
+def _kept(setting: Setting) -> Study:
+    """The study of the records beside a page: sizes are theirs, and the rows, which nobody asks for, stand-ins."""
+    name, kept = setting.before["data"], setting.kept
+    labels = sorted({record.labels for record in kept})
+    sizes = sizes_of("regress" if name == MADE else known(name).task, setting.scale, name)
+    seeds = setting.seeds or len({record.seed for record in kept})
+    sizes = replace(sizes, start=labels[0], batch=labels[1] - labels[0], seeds=seeds)
+    return Study(replace(made(), name=name), sizes, setting)
+
+
+def splits(study: Study) -> tuple[Split, Split]:
+    """Both ways to split a data set of persons; their names alone where a page is made."""
+    if study.setting.page:
+        return Split("rows", study.data.pool, study.data.test), Split("person", study.data.pool, study.data.test)
+    return split_ways(study.data, study.setting.seed)
 
 
 def _unheard(text: str) -> None:
@@ -224,16 +210,8 @@ def _curve(job: tuple[Setting, str, Sizes, str, Contender, int]) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _loaded(setting: Setting, data: str, sizes: Sizes) -> Study:
-    found = _made() if data == MADE else load(data, seed=setting.seed, limit=sizes.limit)
+    found = made() if data == MADE else load(data, seed=setting.seed, limit=sizes.limit)
     return Study(found, sizes, setting)
-
-
-def _made() -> Data:
-    """Numbers to predict that need no file: they show that a study runs, and nothing else."""
-    rows_ND = torch.randn(200, 8, generator=Key(0).fold(MADE).generator())
-    labels_N = rows_ND[:, 0] + rows_ND[:, 1].square()
-    parts = [Pool.of(rows_ND[part], labels=labels_N[part]) for part in (slice(0, 160), slice(160, 200))]
-    return Data(MADE, "table", "regress", "rmse", parts[0], parts[1], None, None, "none")
 
 
 def _split_named(study: Study, name: str) -> Split:
@@ -251,41 +229,6 @@ def ally(epsilon: float | str = CLASS_BOUND, clusters: int | None = None, name: 
 def plain(name: str, strategy: Any) -> Contender:
     """A baseline, trained without bounds."""
     return name, Recipe(name, strategy, Random()), UNBOUNDED
-
-
-def splits(study: Study) -> tuple[Split, Split]:
-    """A data set of persons split by rows, as the paper seems to, and by person: nobody is in two parts."""
-    data, key = study.data, Key(study.setting.seed)
-    inputs = torch.cat([part.inputs(part.ids) for part in (data.pool, data.test)])
-    labels = torch.cat([data.labels, data.test_labels])
-    whole = Pool.of(inputs, labels=labels)
-    rows = whole.ids[key.fold("rows").uniform(whole.ids).argsort()]
-    test, rest = rows[: len(data.test)], rows[len(data.test) :]
-    held = round(VALID * len(rest))
-    by_rows = Split("rows", *(whole.subset(part.sort().values) for part in (rest[held:], test, rest[:held])))
-    person_N = torch.from_numpy(_persons(data))
-    persons = person_N.unique()
-    out = persons[key.fold("persons").uniform(persons).argsort()[: max(1, round(VALID * len(persons)))]]
-    inside = torch.isin(person_N, out)
-    own = data.pool.ids
-    return by_rows, Split("person", data.pool.subset(own[~inside]), data.test, data.pool.subset(own[inside]))
-
-
-def _persons(data: Data) -> np.ndarray:
-    """Whose each row of the pool is; each row its own person's where that is not known."""
-    if data.name != "parkinsons":
-        return np.arange(len(data.pool))
-    columns = read_csv_columns(locate(known(data.name))[0])
-    return columns["subject#"].astype(np.int64)[data.pool.ids.numpy()]
-
-
-def copied(pool: Pool, copies: int) -> Pool:
-    """A pool that has every row so many times."""
-    inputs = pool.inputs(pool.ids)
-    assert pool.labels is not None
-    return Pool.of(
-        inputs.repeat(copies, *[1] * (inputs.ndim - 1)), labels=pool.labels.repeat(copies), classes=pool.classes
-    )
 
 
 def signal_of(reader: ModelReader, pool: Pool, ids: Tensor, signal: Signal | None = None) -> Tensor:

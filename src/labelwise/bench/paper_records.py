@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from labelwise.bench.catalogue import CATALOGUE
 from labelwise.bench.models import ModelSpec
 from labelwise.bench.paper_tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
+from labelwise.bench.paper_verdicts import Doubt
 from labelwise.bench.suite import Cell, StrategySpec
 from labelwise.report import Record
 
@@ -75,24 +77,46 @@ def joined(found: Sequence[Record], earlier: Ran | None, sheet: Sheet) -> list[R
     return [one for one in found if one.run not in more] + [one for one in earlier.kept if one.run in more]
 
 
-def unequal(ran: Sequence[Ran]) -> list[str]:
-    """Where models of the first labels differ between methods of a seed, which start from the same: runs on a device
-    before its kernels repeated to the bit.
+def apart(ran: Ran) -> float:
+    """Points between models of the first labels of a seed, which all methods share: more than 0 where runs on a device
+    were made before its kernels repeated to the bit.
     """
-    lines = []
+    first: dict[int, list[float]] = {}
+    for record in ran.records:
+        if record.round == 0:
+            first.setdefault(record.seed, []).append(100 * record.metrics["accuracy"])
+    return max(max(values) - min(values) for values in first.values())
+
+
+def unequal(ran: Sequence[Ran]) -> list[str]:
+    """Where models of the first labels differ between methods of a seed, in words."""
+    return [
+        f"{one.sheet.name}: methods of a seed have the same first labels and weights, yet up to {points:.2f} points "
+        "between them in round 0: these runs were made with kernels that do not repeat to the bit. Differences of that "
+        "size say nothing."
+        for one in ran
+        if (points := apart(one)) > 0
+    ]
+
+
+def doubt_of(ran: Sequence[Ran], by: str) -> Doubt:
+    """What keeps the numbers of these sheets from deciding; rows of a table of accuracies by round are the rounds."""
+    points: dict[str, float] = {}
+    same: dict[tuple[str, frozenset[str]], int] = {}
     for one in ran:
-        first: dict[int, list[float]] = {}
-        for record in one.records:
-            if record.round == 0:
-                first.setdefault(record.seed, []).append(100 * record.metrics["accuracy"])
-        apart = max(max(values) - min(values) for values in first.values())
-        if apart > 0:
-            lines.append(
-                f"{one.sheet.name}: methods of a seed have the same first labels and weights, yet up to {apart:.2f} "
-                "points between them in round 0: these runs were made with kernels that do not repeat to the bit. "
-                "Differences of that size say nothing."
-            )
-    return lines
+        rows = sorted({str(record.round) for record in one.records}) if by == "round" else [one.sheet.row]
+        points |= dict.fromkeys(rows, apart(one))
+        same |= {(one.sheet.row, pair): batches for pair, batches in _alike(one.records).items()}
+    return Doubt(points, same)
+
+
+def _alike(records: Sequence[Record]) -> dict[frozenset[str], int]:
+    """Pairs of methods that made the same picks in every batch of every seed, and in how many batches."""
+    picks: dict[str, dict[tuple[int, int], frozenset[int]]] = {}
+    for record in records:
+        if record.picked:
+            picks.setdefault(record.strategy, {})[record.seed, record.round] = frozenset(record.picked)
+    return {frozenset(pair): len(picks[pair[0]]) for pair in combinations(picks, 2) if picks[pair[0]] == picks[pair[1]]}
 
 
 def _reached(records: Sequence[Record], methods: int) -> dict[int, int]:
@@ -136,7 +160,7 @@ def before(table: PaperTable, numbers: Mapping[str, Any], records: Sequence[Reco
             **{key: one[key] for key in ("data", "start", "k", "rounds", "seeds")},
         )
         cells = suite_of(sheet, table.name, seed, "cpu", 1).cells()[0]  # their names are the same on every device
-        command = one.get("command", numbers.get("command", "")).replace(" --page", "")  # which runs nothing
+        command = one.get("command", numbers.get("command", ""))
         ran = ran_of(sheet, records, cells, table.by, command)
         if ran.records:
             found[sheet.name] = replace(ran, new=False)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labelwise.bench.paper_tables import PaperTable, Sheet, sized
+from labelwise.bench.paper_times import cores, of_run
 from labelwise.bench.reproductions import Setting, device_of
 from labelwise.errors import ArgumentError, SourceError
 
-# Images a second in training, on one H200 with captured steps and on one CPU core. LeNet-5 and VGG-16 were measured on
-# the first; the others are guesses of the right size.
+# Images a second in training, on one H200 with captured steps and on one CPU core: guesses of the right size, for what
+# was not measured at its scale and on its device (paper_times.py).
 RATES: dict[str, tuple[float, float]] = {
     "lenet5": (1e5, 4e3),
     "tutorial_cnn": (2e5, 3e3),
@@ -46,18 +47,26 @@ def chosen(table: PaperTable, setting: Setting) -> tuple[list[Sheet], list[str]]
 
 
 def seconds_of(table: PaperTable, setting: Setting) -> tuple[float, str]:
-    """About how long a table takes: images to train on, at the most, by the rate of its network."""
+    """About how long a table takes, as its runs took when they were measured on such a device, or else a guess; and
+    which of the two, on what.
+    """
     device = device_of(setting)
-    total = 0.0
+    total, guessed = 0.0, False
     for sheet in chosen(table, setting)[0]:
-        labels = sum(sheet.start + sheet.k * t for t in range(sheet.rounds + 1))
-        rate = RATES[sheet.model.kind][0 if device == "cuda" else 1]
-        width = sheet.model.parameters.get("width", _WIDE)
-        rate *= (_WIDE / width) ** 1.5 if device == "cpu" else 1.0
-        runs = sheet.seeds * len(sheet.strategies)
-        total += runs * (labels * sheet.model.parameters["epochs"] / rate + 0.1 * (sheet.rounds + 1))
-    where = "on one H200" if device == "cuda" else f"on {setting.processes} quiet core{'s' * (setting.processes > 1)}"
+        known = of_run(table.name, setting.scale, device, sheet.name)
+        guessed = guessed or known is None
+        total += sheet.seeds * len(sheet.strategies) * (_guess(sheet, device) if known is None else known)
+    where = f"on {cores(setting, device)}, {'a guess' if guessed else 'as measured'}"
     return total / (1 if device == "cuda" else setting.processes), where
+
+
+def _guess(sheet: Sheet, device: str) -> float:
+    """Seconds of one run: images to train on, at the most, by the rate of its network."""
+    labels = sum(sheet.start + sheet.k * t for t in range(sheet.rounds + 1))
+    rate = RATES[sheet.model.kind][0 if device == "cuda" else 1]
+    width = sheet.model.parameters.get("width", _WIDE)
+    rate *= (_WIDE / width) ** 1.5 if device == "cpu" else 1.0
+    return float(labels * sheet.model.parameters["epochs"] / rate + 0.1 * (sheet.rounds + 1))
 
 
 def _names(sheet: Sheet) -> set[str]:

@@ -1,10 +1,15 @@
-"""What a paper claims of its tables, asked of our numbers and of the paper's own: orders and bands, not equality."""
+"""What a paper claims of its tables, asked of our numbers and of the paper's own: orders and bands, not equality.
+
+One seed decides nothing, nor does a difference that runs have which should be equal, nor two methods that made the same
+picks: then it cannot be said, and the numbers are shown all the same.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 
@@ -20,8 +25,31 @@ class Stat:
         return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
 
 
+def stat_of(values: Iterable[float]) -> Stat:
+    """Mean, and the deviation where there are several."""
+    found = [float(value) for value in values]
+    return Stat(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+
+
 Rows = Mapping[str, Mapping[str, Stat]]  # by row, then by column
 Answer = tuple[bool | None, str]  # whether it holds, None where it cannot be said, and the numbers
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What keeps numbers from deciding: by row, the points between runs that should be equal; and which columns of a
+    row made the same picks, with the number of batches.
+    """
+
+    apart: Mapping[str, float] = field(default_factory=dict)
+    same: Mapping[tuple[str, frozenset[str]], int] = field(default_factory=dict)
+
+    def of(self, row: str) -> float:
+        """The points that say nothing in a row."""
+        return self.apart.get(row, 0.0)
+
+
+NO_DOUBT = Doubt()
 
 
 @dataclass(frozen=True)
@@ -29,16 +57,20 @@ class Claim:
     """A sentence and how to ask numbers whether it holds."""
 
     text: str
-    ask: Callable[[Rows], Answer]
+    asked: Callable[[Rows, Doubt], Answer]
+
+    def ask(self, rows: Rows, doubt: Doubt = NO_DOUBT) -> Answer:
+        """Whether it holds; the paper's own numbers are asked without a doubt."""
+        return self.asked(rows, doubt)
 
 
-def said(claims: Sequence[Claim], ours: Rows, paper: Rows) -> str:
+def said(claims: Sequence[Claim], ours: Rows, paper: Rows, doubt: Doubt = NO_DOUBT) -> str:
     """The claims, each with what our numbers say and what the paper's own say."""
-    return "\n".join(f"- {_line(claim, ours, paper)}" for claim in claims)
+    return "\n".join(f"- {_line(claim, ours, paper, doubt)}" for claim in claims)
 
 
-def _line(claim: Claim, ours: Rows, paper: Rows) -> str:
-    holds, shown = claim.ask(ours)
+def _line(claim: Claim, ours: Rows, paper: Rows, doubt: Doubt) -> str:
+    holds, shown = claim.ask(ours, doubt)
     text = f"{claim.text}: **{_word(holds)}**" + (f" ({shown})" if shown else "")
     if paper:
         holds, shown = claim.ask(paper)
@@ -50,17 +82,38 @@ def _word(holds: bool | None) -> str:
     return "cannot be said" if holds is None else "holds" if holds else "does not hold"
 
 
+def _alone(stats: Iterable[Stat]) -> bool:
+    """Whether any number is of one seed, which has no deviation. The paper's say nothing of their seeds."""
+    return any(stat.seeds == 1 for stat in stats)
+
+
+def _decided(holds: bool, gap: float, shown: str, stats: Sequence[Stat], apart: float) -> Answer:
+    """The answer, unless one seed or runs that should be equal forbid it."""
+    if _alone(stats):
+        return None, f"one seed; {shown}"
+    if any(stat.std is None for stat in stats):
+        return None, shown
+    if apart and abs(gap) <= apart:
+        return None, f"{shown}; {_equal(apart)}"
+    return holds, shown
+
+
+def _equal(apart: float) -> str:
+    return f"runs that should be equal are up to {apart:.2f} points apart"
+
+
 def below_all(row: str, low: str = "Random") -> Claim:
     """One column lies below every other by more than its own deviation."""
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         found = rows.get(row, {})
         others = {name: stat.mean for name, stat in found.items() if name != low}
-        if low not in found or not others or found[low].std is None:
+        if low not in found or not others:
             return None, ""
         nearest = min(others, key=lambda name: others[name])
         gap = others[nearest] - found[low].mean
-        return gap > (found[low].std or 0.0), f"{low} {found[low]}, the lowest other is {nearest} {found[nearest]}"
+        shown = f"{low} {found[low]}, the lowest other is {nearest} {found[nearest]}"
+        return _decided(gap > (found[low].std or 0.0), gap, shown, [found[low]], doubt.of(row))
 
     return Claim(f"{low} lies below every informed method on {row} by more than its own deviation", ask)
 
@@ -68,12 +121,16 @@ def below_all(row: str, low: str = "Random") -> Claim:
 def above(row: str, high: str, low: str) -> Claim:
     """One column lies above another by more than the other's deviation."""
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         found = rows.get(row, {})
-        if high not in found or low not in found or found[low].std is None:
+        if high not in found or low not in found:
             return None, ""
+        shown = f"{high} {found[high]}, {low} {found[low]}"
+        if batches := doubt.same.get((row, frozenset((high, low)))):
+            same = f"the two made the same picks in all {batches} batches"
+            return None, f"{shown}; {same}: the comparison says nothing of what sets them apart"
         gap = found[high].mean - found[low].mean
-        return gap > (found[low].std or 0.0), f"{high} {found[high]}, {low} {found[low]}"
+        return _decided(gap > (found[low].std or 0.0), gap, shown, [found[low]], doubt.of(row))
 
     return Claim(f"{high} lies above {low} on {row} by more than the deviation of {low}", ask)
 
@@ -81,26 +138,33 @@ def above(row: str, high: str, low: str) -> Claim:
 def beside(row: str, names: Sequence[str], other: str) -> Claim:
     """Columns are not more than a deviation below another: the larger of the two deviations."""
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         found = rows.get(row, {})
-        if any(name not in found or found[name].std is None for name in (*names, other)):
+        if any(name not in found for name in (*names, other)):
             return None, ""
+        shown = ", ".join(f"{name} {found[name]}" for name in (*names, other))
         gaps = {name: found[other].mean - found[name].mean for name in names}
-        fine = all(gap <= max(found[name].std or 0.0, found[other].std or 0.0) for name, gap in gaps.items())
-        return fine, ", ".join(f"{name} {found[name]}" for name in (*names, other))
+        far = [gap for name, gap in gaps.items() if gap > max(found[name].std or 0.0, found[other].std or 0.0)]
+        return _decided(not far, max(far, default=math.inf), shown, [found[n] for n in (*names, other)], doubt.of(row))
 
     return Claim(f"{' and '.join(names)} are within a deviation of {other} on {row}, or above", ask)
 
 
 def best(row: str, names: Sequence[str], what: str = "") -> Claim:
-    """The highest mean of a row is one of these columns."""
+    """The highest mean of a row is one of these columns; the next one is shown beside it."""
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         found = rows.get(row, {})
-        if len(found) < 2 or any(name not in found for name in names):
+        others = [name for name in found if name not in names]
+        if not others or any(name not in found for name in names):
             return None, ""
-        first = max(found, key=lambda name: found[name].mean)
-        return first in names, f"highest: {first} {found[first]}"
+        own, other = (max(group, key=lambda name: found[name].mean) for group in (names, others))
+        gap = found[own].mean - found[other].mean
+        first, second = (own, other) if gap > 0 else (other, own)
+        shown = f"highest: {first} {found[first]}, then {second} {found[second]}"
+        if abs(gap) <= max(found[name].std or 0.0 for name in (first, second)):
+            shown += ", less than a deviation apart"
+        return _decided(gap > 0, gap, shown, [found[first], found[second]], doubt.of(row))
 
     return Claim(f"the highest of {what}{row} is {' or '.join(names)}", ask)
 
@@ -109,7 +173,7 @@ def every_round(high: str, first: int, low: str | None) -> Claim:
     """A column lies above another, or above all, in every round from one on."""
     whom = low or "every other method"
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         rounds = [row for row in rows if int(row) >= first]
         if not rounds or any(high not in rows[row] or (low is not None and low not in rows[row]) for row in rounds):
             return None, ""
@@ -119,7 +183,16 @@ def every_round(high: str, first: int, low: str | None) -> Claim:
         gaps = {row: rows[row][high].mean - max(rows[row][one].mean for one in others[row]) for row in rounds}
         lost = [row for row, gap in gaps.items() if gap <= 0]
         shown = f"by {gaps[rounds[-1]]:+.2f} points in the last round"
-        return not lost, shown + (f"; not in round {', '.join(lost)}" if lost else "")
+        shown += f"; not in round {', '.join(lost)}" if lost else ""
+        if _alone(rows[row][one] for row in rounds for one in (high, *others[row])):
+            return None, f"one seed; {shown}"
+        clear = {row: abs(gap) > doubt.of(row) for row, gap in gaps.items()}
+        if any(clear[row] or not doubt.of(row) for row in lost):
+            return False, shown
+        if not all(clear.values()):
+            within = f"within that in round {', '.join(row for row in rounds if not clear[row])}"
+            return None, f"{shown}; {_equal(max(map(doubt.of, rounds)))}, {within}"
+        return True, shown
 
     return Claim(f"{high} lies above {whom} in every round from {first} on", ask)
 
@@ -127,40 +200,64 @@ def every_round(high: str, first: int, low: str | None) -> Claim:
 def falling(column: str, rows_in_order: Sequence[str]) -> Claim:
     """A column falls from row to row."""
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         if any(column not in rows.get(row, {}) for row in rows_in_order):
             return None, ""
-        means = [rows[row][column].mean for row in rows_in_order]
-        fine = all(a > b for a, b in pairwise(means))
-        return fine, ", ".join(f"{row}: {mean:.2f}" for row, mean in zip(rows_in_order, means))
+        found = [rows[row][column] for row in rows_in_order]
+        shown = ", ".join(f"{row}: {stat.mean:.2f}" for row, stat in zip(rows_in_order, found))
+        if _alone(found):
+            return None, f"one seed; {shown}"
+        return all(a.mean > b.mean for a, b in pairwise(found)), shown
 
     return Claim(f"{column}: the more rounds the better at the same budget", ask)
+
+
+def rising(text: str, row: str, names: Sequence[str]) -> Claim:
+    """Each column of a row lies above the one before it by more than the larger of their deviations."""
+
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
+        found = rows.get(row, {})
+        if len(names) < 2 or any(name not in found for name in names):
+            return None, ""
+        shown = ", ".join(f"{name} {found[name]}" for name in names)
+        if any(found[name].std is None for name in names):
+            return None, f"one seed; {shown}" if _alone(found[name] for name in names) else shown
+        steps = {f"{a} to {b}": (found[a], found[b]) for a, b in pairwise(names)}
+        flat = [name for name, (a, b) in steps.items() if b.mean - a.mean <= max(a.std or 0.0, b.std or 0.0)]
+        return not flat, shown + (f"; no more than a deviation from {', '.join(flat)}" if flat else "")
+
+    return Claim(text, ask)
 
 
 def shorter(column: str, names: Sequence[str], other: str) -> Claim:
     """Rows of a table of seconds are below another row."""
 
-    def ask(rows: Rows) -> Answer:
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
         if any(column not in rows.get(name, {}) for name in (*names, other)):
             return None, ""
-        times = {name: rows[name][column].mean for name in (*names, other)}
-        return all(times[name] < times[other] for name in names), ", ".join(f"{n} {t:.3g} s" for n, t in times.items())
+        found = {name: rows[name][column] for name in (*names, other)}
+        shown = ", ".join(f"{name} {stat.mean:.3g} s" for name, stat in found.items())
+        if _alone(found.values()):
+            return None, f"timed once; {shown}"
+        return all(found[name].mean < found[other].mean for name in names), shown
 
     return Claim(f"{column}: {' and '.join(names)} take less time than {other}", ask)
 
 
 def near(ours: Rows, paper: Rows) -> str:
-    """How many means are within two deviations of the paper's, ours and the paper's together."""
+    """How many means are within two deviations of the paper's, ours and the paper's together, and which rows count."""
     pairs = [
-        (stat, paper[row][column]) for row, found in ours.items() for column, stat in found.items()
+        (row, stat, paper[row][column]) for row, found in ours.items() for column, stat in found.items()
         if column in paper.get(row, {})
     ]  # fmt: skip
-    pairs = [(a, b) for a, b in pairs if a.std is not None and b.std is not None]
-    if not pairs:
+    counted = [(row, a, b) for row, a, b in pairs if a.std is not None and b.std is not None]
+    if not counted:
         return ""
-    fine = sum(abs(a.mean - b.mean) <= 2 * math.hypot(a.std or 0.0, b.std or 0.0) for a, b in pairs)
-    away = sum(a.mean - b.mean for a, b in pairs) / len(pairs)
+    fine = sum(abs(a.mean - b.mean) <= 2 * math.hypot(a.std or 0.0, b.std or 0.0) for _, a, b in counted)
+    away = sum(a.mean - b.mean for _, a, b in counted) / len(counted)
+    rows, every = (list(dict.fromkeys(row for row, *_ in some)) for some in (counted, pairs))
+    some = "" if rows == every else f" on {', '.join(rows)}, the rows with several seeds,"
     return (
-        f"{fine} of {len(pairs)} means are within two deviations (ours and the paper's together) of the paper's; on "
-        f"average ours are {abs(away):.1f} points {'higher' if away > 0 else 'lower'}."
+        f"{fine} of {len(counted)} means{some} are within two deviations (ours and the paper's together) of the "
+        f"paper's; on average ours are {abs(away):.1f} points {'higher' if away > 0 else 'lower'}."
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labelwise.bench import dynamical_tables, sabal_tables
-from labelwise.bench.paper_records import Ran, about, before, joined, ran_of, unequal
+from labelwise.bench.paper_records import Ran, about, before, doubt_of, joined, ran_of, unequal
 from labelwise.bench.paper_sheets import chosen, seconds_of
-from labelwise.bench.paper_tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
+from labelwise.bench.paper_tables import PaperTable, Sheet, suite_of
+from labelwise.bench.paper_text import fewer_seeds, sizes, spent
 from labelwise.bench.paper_verdicts import (
     Claim,
     Rows,
@@ -26,14 +26,14 @@ from labelwise.bench.paper_verdicts import (
     falling,
     near,
     said,
+    stat_of,
 )
 from labelwise.bench.plots import curve_panels, lines
 from labelwise.bench.reproductions import Reproduction, Result, Setting, device_of
 from labelwise.bench.runner import read_run, run_suite
-from labelwise.bench.suite import slug
+from labelwise.bench.suite import Suite, slug
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.report import Curves, Record, area, learning_curves
-from labelwise.report.words import many
 
 
 def paper_rows(name: str) -> Rows:
@@ -58,9 +58,9 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     paper = paper_rows(table.name)
     unfinished = [line for one in ran for line in one.unfinished]
     size = "" if setting.scale == "paper" else _NOT_COMPARED
-    verdict = _standing_in(table, ran) + said(claims_of(table, ours), ours, paper)
+    verdict = _standing_in(table, ran) + said(claims_of(table, ours), ours, paper, doubt_of(ran, table.by))
     band = near(ours, paper) if setting.scale == "paper" else ""
-    numbers = {
+    numbers: dict[str, Any] = {
         "by": table.by,
         "ours": {row: {name: vars(stat) for name, stat in found.items()} for row, found in ours.items()},
         "papers": {row: {name: vars(stat) for name, stat in found.items()} for row, found in paper.items()},
@@ -71,7 +71,8 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     }
     if table.by == "area":
         numbers["plain_mean"] = {name: _plain(found) for name, found in curves.items()}
-    shown = "\n\n".join(part for part in (size, markdown_of(ours, paper), band, _sizes(ran), _spent(numbers)) if part)
+    parts = (size, markdown_of(ours, paper), band, sizes(ran), spent(numbers["seconds"]))
+    shown = "\n\n".join(part for part in parts if part)
     records = tuple(record for one in ran for record in one.kept)
     differences = _differences(table, ran, [*missing, *unfinished], setting)
     return Result(numbers, _picture(table, ours, curves), verdict, shown, records, differences)
@@ -79,11 +80,12 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
 
 def _differences(table: PaperTable, ran: list[Ran], missing: list[str], setting: Setting) -> tuple[str, ...]:
     """How what was run differs from the paper; as it was said then where nothing was run since."""
-    lines = [line for one in ran for line in one.sheet.said] + missing + list(table.differences)
+    lines = [line for one in ran for line in one.sheet.said] + list(table.differences)
     lines += [f"Here as the paper: {line}" for line in table.compat if setting.paper_compat]
     if not any(one.new for one in ran):
-        lines = setting.before["differences"]
-    return tuple(dict.fromkeys([*unequal(ran), *lines]))
+        lines = [line for line in setting.before["differences"] if line not in setting.before.get("missing", ())]
+    few = fewer_seeds(ran, {sheet.name: sheet.seeds for sheet in table.sheets}) if setting.scale == "paper" else []
+    return tuple(dict.fromkeys([*unequal(ran), *few, *missing, *lines]))
 
 
 def _rows(table: PaperTable, setting: Setting) -> tuple[list[Ran], list[str]]:
@@ -115,21 +117,49 @@ def _ran(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Ran | None)
     """The records of a sheet, after running what is left of it; with what was kept of it before."""
     assert setting.work is not None, "reproduce() names a folder"
     run = setting.work / slug(sheet.name)
-    suite = suite_of(sheet, table.name, setting.seed, device_of(setting), max(1, setting.processes))
-    cells = suite.cells()[0]
     if not setting.page:
-        before = 0
-        for progress in run_suite(suite, f"# {table.name} {sheet.name}\n", run, _processes(setting)):
-            done = sum(progress.finished(cell) for cell in cells)
-            if done != before:
-                before = done
-                setting.say(f"{sheet.name}: {done} of {len(cells)} runs, {progress.done} of {progress.total} rounds")
-        if progress.failed:
-            name, text = next(iter(progress.failed.items()))
-            setting.say(f"{len(progress.failed)} runs failed; {name}: {text.strip().splitlines()[-1]}")
+        _run(table, sheet, setting, run)
     found = read_run(run) if (run / "records").is_dir() else []
-    command = earlier.command if setting.page and earlier is not None else ""  # a page runs nothing
+    if setting.page and setting.seeds is None:  # as many as were asked for when it was run
+        if not found and earlier is not None:
+            return earlier
+        sheet = replace(sheet, seeds=_seeds(run, sheet.seeds))
+    cells = _suite(table, sheet, setting).cells()[0]
+    command = earlier.command if setting.page and earlier is not None else _command(run)  # a page runs nothing
     return replace(ran_of(sheet, joined(found, earlier, sheet), cells, table.by, command), new=bool(found))
+
+
+def _run(table: PaperTable, sheet: Sheet, setting: Setting, run: Path) -> None:
+    """Run what is left of a sheet; the command that began it stands in the configuration."""
+    suite = _suite(table, sheet, setting)
+    cells = suite.cells()[0]
+    before = 0
+    text = f"# {table.name} {sheet.name}\n{_BY}{setting.command}\n"
+    for progress in run_suite(suite, text, run, _processes(setting)):
+        done = sum(progress.finished(cell) for cell in cells)
+        if done != before:
+            before = done
+            setting.say(f"{sheet.name}: {done} of {len(cells)} runs, {progress.done} of {progress.total} rounds")
+    if progress.failed:
+        name, why = next(iter(progress.failed.items()))
+        setting.say(f"{len(progress.failed)} runs failed; {name}: {why.strip().splitlines()[-1]}")
+
+
+def _suite(table: PaperTable, sheet: Sheet, setting: Setting) -> Suite:
+    return suite_of(sheet, table.name, setting.seed, device_of(setting), max(1, setting.processes))
+
+
+def _command(run: Path) -> str:
+    """The command that began a run; nothing where it was not noted."""
+    path = run / "config.yaml"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((line.removeprefix(_BY) for line in lines if line.startswith(_BY)), "")
+
+
+def _seeds(run: Path, usual: int) -> int:
+    """The seeds that a run was begun with."""
+    path = run / "suite.json"
+    return len(json.loads(path.read_text(encoding="utf-8"))["seeds"]) if path.is_file() else usual
 
 
 def numbers_of(table: PaperTable, ran: list[Ran], curves: Mapping[str, Mapping[str, Curves]]) -> Rows:
@@ -139,12 +169,12 @@ def numbers_of(table: PaperTable, ran: list[Ran], curves: Mapping[str, Mapping[s
         for name in [spec.label for spec in one.sheet.strategies if spec.label in curves[one.sheet.name]]:
             values_ST = 100 * curves[one.sheet.name][name].values_ST
             if table.by == "area":
-                rows.setdefault(one.sheet.row, {})[name] = _stat(100 * area(curves[one.sheet.name][name]))
+                rows.setdefault(one.sheet.row, {})[name] = stat_of(100 * area(curves[one.sheet.name][name]))
             elif table.by == "last":
-                rows.setdefault(one.sheet.row, {})[one.sheet.column] = _stat(values_ST[:, -1])
+                rows.setdefault(one.sheet.row, {})[one.sheet.column] = stat_of(values_ST[:, -1])
             else:
                 for t in range(values_ST.shape[1]):
-                    rows.setdefault(str(t), {})[name] = _stat(values_ST[:, t])
+                    rows.setdefault(str(t), {})[name] = stat_of(values_ST[:, t])
     return rows
 
 
@@ -211,43 +241,9 @@ def _drawn(name: str) -> str:
     return "random" if name == "Random" else name  # drawn in grey
 
 
-def _sizes(ran: list[Ran]) -> str:
-    """What was run, a line for each sheet."""
-    return "\n".join(
-        f"- {one.sheet.name}: {one.sheet.data}, {pool_rows(one.sheet)} rows"
-        + (f" ({valid_rows(one.sheet)} of them set aside)" if one.sheet.valid else "")
-        + f", {one.sheet.start} first labels, {many(one.sheet.rounds, 'batch')} of {one.sheet.k}, "
-        + f"{many(one.sheet.seeds, 'seed')}; "
-        + f"{one.sheet.model.kind}: "
-        + ", ".join(f"{name} {value}" for name, value in one.sheet.model.parameters.items() if value is not None)
-        + _elsewhere(one, ran[0])
-        for one in ran
-    )
-
-
-def _elsewhere(one: Ran, first: Ran) -> str:
-    """In what a sheet was run otherwise than the first one, whose surroundings are at the end of the page."""
-    usual, own = first.records[0].environment, one.records[0].environment
-    changed = [f"{name} {value}" for name, value in own.items() if usual.get(name) != value and name != "seed"]
-    return f"; with {', '.join(changed)}" if changed else ""
-
-
-def _spent(numbers: Mapping[str, Any]) -> str:
-    seconds = numbers["seconds"]
-    return (
-        f"All runs together: {seconds['train_seconds']} s of training, {seconds['read_seconds']} s of reading the "
-        f"pool, {seconds['select_seconds']} s of choosing."
-    )
-
-
 def _plain(found: Mapping[str, Curves]) -> dict[str, float]:
     """The area as a plain mean over the rounds, which the paper may have taken."""
     return {name: float(100 * area(one, "mean").mean()) for name, one in found.items()}
-
-
-def _stat(values: Any) -> Stat:
-    numbers = [float(value) for value in values]
-    return Stat(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
 
 def _processes(setting: Setting) -> int:
@@ -260,6 +256,7 @@ def _papers() -> dict[str, Any]:
     return found
 
 
+_BY = "# by: "
 _NOT_COMPARED = "This is not the paper's size: compare orders, not numbers."
 _SECONDS = ("train_seconds", "read_seconds", "select_seconds")
 TABLES = (*sabal_tables.TABLES, *dynamical_tables.TABLES)

@@ -23,6 +23,7 @@ from labelwise.report.record import Record, read_records
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 MODULES = tuple(f"labelwise.bench.reproduce_{name}" for name in ("sabal", "tables", "dynamical", "ally"))
+_SMOKE = "**Smoke scale: this shows that it runs. Nothing below says anything of a method.**\n\n"
 WORK = "work"  # the folder of runs that can go on, inside the folder of the pages
 
 
@@ -33,7 +34,7 @@ class Setting:
     Tables take more: `only` some of their rows, `seeds` of another number than the paper's, `processes`, a `device`
     (None: CUDA where it is there). `paper_compat` does as the paper where Labelwise does not by itself; `page` runs
     nothing and shows what has been run: `work` is the folder where a run of a table that was stopped goes on, `kept`
-    and `before` are the records and numbers beside the page.
+    and `before` are the records and numbers beside the page. `command` is what was typed.
     """
 
     scale: Scale = "small"
@@ -48,7 +49,8 @@ class Setting:
     page: bool = False
     work: Path | None = None
     kept: tuple[Record, ...] = ()
-    before: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict, hash=False)
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,6 @@ def device_of(setting: Setting) -> str:
     return setting.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def fixed(smoke: float, small: float, paper: float) -> Callable[[Setting], tuple[float, str]]:
-    """Seconds at each scale, about: on one core, and for the paper's on an accelerator."""
-    seconds = {"smoke": (smoke, "on one core"), "small": (small, "on one core"), "paper": (paper, "on one H200")}
-    return lambda setting: seconds[setting.scale]
-
-
 def reproductions() -> dict[str, Reproduction]:
     """Every table and figure of the papers, by name, those that are not run too."""
     found = [one for module in MODULES for one in importlib.import_module(module).REPRODUCTIONS]
@@ -135,40 +131,20 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     if not one.tables and setting.only:
         raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only)")
     stem = name.replace("/", "-")
-    before: dict[str, Any] = {}
-    if one.tables and _is_of(folder, stem, setting):
-        there = json.loads((folder / f"{stem}.json").read_text(encoding="utf-8"))
-        setting = replace(setting, before=there, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
-    elif setting.page and not one.tables:
-        before = _before(folder, stem, setting)
-        setting = replace(setting, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
-    if setting.work is None:
-        kept = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
-        setting = replace(setting, work=folder / WORK / kept)
+    command = command or ("" if setting.page else f"labelwise reproduce {name}")
+    setting = _with_kept(replace(setting, command=command), one, folder, stem)
     began = time.process_time()
     assert one.run is not None, "named() has looked"
     result = one.run(setting)
-    verdict = _standing_in(one, result.numbers) + result.verdict
+    verdict = _SMOKE * (setting.scale == "smoke") + _standing_in(one, result.numbers) + result.verdict
     result = replace(result, verdict=verdict, differences=(*one.differences, *result.differences))
-    write_pieces(folder / f"{stem}.png", [result.picture])
-    about: dict[str, Any] = {"name": name, "what": one.what, "paper": one.paper, "scale": setting.scale}
-    about |= {
-        "paper_compat": setting.paper_compat,
-        "seed": setting.seed,
-        "command": command or f"labelwise reproduce {name}",
-    }
-    about |= {"cpu_seconds": round(time.process_time() - began)}
-    about["environment"] = result.numbers.get("environment", environment())
-    about |= before  # what made the records, and where
-    if result.records and result.records[0].environment:
-        about["environment"] = {**result.records[0].environment, "seed": str(setting.seed)}
-    if one.tables:
-        about["command"] = _commands(result.numbers.get("sheets"), about["command"])
+    about = _about(one, setting, result, round(time.process_time() - began))
     text = json.dumps(
         {**about, "verdict": result.verdict, "differences": result.differences, **result.numbers},
         indent=1,
         allow_nan=False,
     )
+    write_pieces(folder / f"{stem}.png", [result.picture])
     write_text(folder / f"{stem}.json", text + "\n")
     if result.records:
         lines = "".join(record.to_json() + "\n" for record in result.records)
@@ -178,10 +154,37 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     return result
 
 
+def _with_kept(setting: Setting, one: Reproduction, folder: Path, stem: str) -> Setting:
+    """The setting with the records and numbers beside the page, where they are wanted, and a folder to go on in."""
+    if (one.tables and _is_of(folder, stem, setting)) or (setting.page and not one.tables):
+        there = _numbers(folder, stem, setting)
+        setting = replace(setting, before=there, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
+    if setting.work is None:
+        kept = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
+        setting = replace(setting, work=folder / WORK / kept)
+    return setting
+
+
+def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) -> dict[str, Any]:
+    """What was run, by what and where; a page that was made again says by what, and the rest as it was."""
+    about: dict[str, Any] = {"name": one.name, "what": one.what, "paper": one.paper, "scale": setting.scale}
+    about |= {"paper_compat": setting.paper_compat, "seed": setting.seed, "command": setting.command}
+    about |= {"cpu_seconds": seconds, "environment": result.numbers.get("environment", environment())}
+    if setting.page and setting.before:
+        kept = ("command", "cpu_seconds", "environment")  # what made the records, and where
+        about |= {key: setting.before[key] for key in kept if key in setting.before}
+    if result.records and result.records[0].environment:
+        about["environment"] = {**result.records[0].environment, "seed": str(setting.seed)}
+    if one.tables:
+        about["command"] = _commands(result.numbers.get("sheets"), about["command"])
+    again = setting.page and (setting.command or setting.before.get("again", ""))
+    return about | ({"again": again} if again and again != about["command"] else {})
+
+
 def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
     """Whether numbers and records of a table are beside its page, and of the same setting."""
     try:
-        _before(folder, stem, setting)
+        _numbers(folder, stem, setting)
     except (StoreError, ArgumentError):
         return False
     return True
@@ -193,21 +196,21 @@ def _commands(sheets: Any, command: str) -> str:
         return command
     for sheet in sheets:
         sheet.setdefault("command", command)
-    return "\n".join(dict.fromkeys(sheet["command"] for sheet in sheets))
+    return "\n".join(dict.fromkeys(line for sheet in sheets for line in sheet["command"].splitlines()))
 
 
-def _before(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
-    """What the numbers beside a page say of how its records were made; they have to be of the same setting."""
+def _numbers(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
+    """The numbers beside a page whose records are there too; they have to be of the same setting."""
     path, records = folder / f"{stem}.json", folder / f"{stem}.jsonl.gz"
     if not path.is_file() or not records.is_file():
         raise StoreError(f"--page: {records.name} and {path.name} were expected in {folder}; run it without --page")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     asked = {"scale": setting.scale, "paper_compat": setting.paper_compat, "seed": setting.seed}
     for key, value in asked.items():
         there = found.get(key, False)  # pages older than --paper-compat do not name it
         if there != value:
             raise ArgumentError(f"--page: {path} is of {key} {there!r}; expected the same, found {value!r}")
-    return {key: found[key] for key in ("command", "cpu_seconds", "environment")}
+    return found
 
 
 def _standing_in(one: Reproduction, numbers: dict[str, Any]) -> str:
@@ -229,6 +232,7 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
         f"# {about['name']}: {about['what']}",
         f"{about['paper']}; {about['scale']} scale, seed {about['seed']}{compat}. Written by\n\n"
         f"```\n{about['command']}\n```",
+        f"The page was made again from the records by `{about['again']}`." if "again" in about else "",
         f"![{about['what']}]({stem}.png)",
         result.verdict,
         result.table.strip(),

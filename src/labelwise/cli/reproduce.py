@@ -63,8 +63,7 @@ def reproduce(
     for name, one in [(name, named(name)) for name in dict.fromkeys(names)]:  # a wrong name is said before any is run
         told = "nothing is run" if page else shown_time(one, setting)
         console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
-        # What makes the numbers of this one, not the page alone.
-        made_by = [word for word in sys.argv[1:] if word != "--page" and (word == name or word not in names)]
+        made_by = [word for word in sys.argv[1:] if word == name or word not in names]  # of this one alone
         result = run(name, setting, out, "labelwise " + shlex.join(made_by))
         stem = name.replace("/", "-")
         console.print(result.verdict, highlight=False, markup=False)
@@ -99,12 +98,13 @@ def _list(console: Console) -> None:
             console.print(f"  {one.name}: {one.why}", highlight=False)
     console.print()
     console.print("Paper 002, on importance sampling for active learning (bss), has no tables, figures or experiments.")
-    console.print("Times are about: smoke and small on one quiet core, paper on one H200 (more where there is none).")
+    console.print(f"Times: smoke and small on one core, paper on one H200{_no_cuda()}, where [bold]c[/] on one core.")
+    console.print("They were measured where the pages under docs/results were made; those with [bold]~[/] are guesses.")
     console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers beside the paper's.")
 
 
 def _times(one: Reproduction) -> list[str]:
-    """The time of each scale, the paper's on an accelerator."""
+    """The time of each scale, the paper's on an accelerator, or where it was measured; ~ before what is a guess."""
     from labelwise.bench.reproductions import Setting, shown_time
     from labelwise.errors import LabelwiseError
 
@@ -113,9 +113,19 @@ def _times(one: Reproduction) -> list[str]:
         try:
             text = shown_time(one, Setting(scale, device=device))  # type: ignore[arg-type]
         except LabelwiseError:
-            text = "no data"
-        shown.append(text.removeprefix("about ").partition(" on ")[0])
+            shown.append("no data")
+            continue
+        time, _, where = text.removeprefix("about ").partition(" on ")
+        core = " c" if scale == "paper" and "core" in where else ""
+        shown.append(f"{'~' if 'a guess' in where else ''}{time}{core}")
     return shown
+
+
+def _no_cuda() -> str:
+    """Said where the times of an accelerator are not of this machine."""
+    from labelwise.bench.reproductions import Setting, device_of
+
+    return "" if device_of(Setting()) == "cuda" else " (there is no CUDA here: it takes far longer)"
 
 
 def _absent(one: Reproduction) -> str:

@@ -1,0 +1,18 @@
+"""Writes src/labelwise/bench/paper_times.json, which `labelwise reproduce` prints times from, out of the kept pages.
+
+python benchmarks/paper_times.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from labelwise.bench.paper_times import FILE, measured
+from labelwise.report.atomic import write_text
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+FOLDERS = tuple(RESULTS / name for name in ("ally", "papers-small", "papers"))
+
+if __name__ == "__main__":
+    write_text(FILE, json.dumps(measured(FOLDERS), indent=1) + "\n")
