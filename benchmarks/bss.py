@@ -6,16 +6,25 @@
     python benchmarks/bss.py stop [--runs 5000]         the bias that the exact budget adds to it
     python benchmarks/bss.py train [--weights off]      a network on digits, weights on or off
     python benchmarks/bss.py speed [--rows 1000000]     CPU seconds, memory and passes' worth of matrix products
+    python benchmarks/bss.py page --out docs/results/bss.md     the page, and what it was made from beside it as JSON
 
-Each prints a Markdown table.
+Each prints a Markdown table; the page has those of `PAGE`, one after the other, each with its command.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import math
+import os
+import shlex
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +32,32 @@ import torch
 import labelwise as lw
 from labelwise.choose import barrier as barrier_rules
 from labelwise.choose.barrier import Barrier
+from labelwise.report.atomic import write_text
+from labelwise.report.environment import environment
 from labelwise.report.estimate import pool_mean
 from measure import forget_peak, peak
 
 OFTEN = ((48, 0.0), (0, 4.0))  # B is decomposed at every look, or after 4 d draws
 KINDS = ("gaussian", "heavy-tailed", "clustered", "nearly singular")
+PAGE = (  # title where a part begins, what is said of the table, and the words that make it
+    ("A million rows", "The target is 60 passes' worth of matrix products and 1 GB.", "speed"),
+    (
+        "Barriers",
+        "A thousand problems of each kind, gamma from 0.25 to 0.6; below, fewer with gamma from 0.07 on.",
+        "barriers --runs 1000 --finest 0.25",
+    ),
+    ("", "", "barriers --runs 200 --seed 1"),
+    (
+        "Coverage of the 95 % interval",
+        "The standard error of a coverage is 0.01. The last table is of a pool on which the constants of the interval "
+        "were chosen.",
+        "estimate --seed 3 --runs 400 --only bss",
+    ),
+    ("", "", "estimate --seed 3 --runs 400 --only leverage,random --k 100,400"),
+    ("", "", "estimate --seed 11 --runs 400 --only bss --k 100"),
+    ("The bias of the exact budget", "", "stop --runs 1000 --seed 3"),
+)
+RUNS = {"barriers": 1000, "fit": 50, "estimate": 2000, "stop": 5000, "train": 10, "speed": 1}
 
 
 def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
@@ -261,11 +291,60 @@ def _product_seconds(x: torch.Tensor, block: int) -> float:
     return min(seconds)
 
 
-def main() -> None:
-    """Run one of the simulations."""
-    kinds = {"barriers": barriers, "fit": fit, "estimate": estimate, "stop": stop, "train": train, "speed": speed}
+SIMULATIONS = {"barriers": barriers, "fit": fit, "estimate": estimate, "stop": stop, "train": train, "speed": speed}
+
+
+def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:
+    """Run every part, and write the page and the JSON beside it; after each part, so that nothing is lost."""
+    about: dict[str, Any] = {
+        "command": shlex.join(["python", "benchmarks/bss.py", "page", "--out", out.as_posix()]),
+        "environment": {**environment("cpu"), "cores": str(os.cpu_count())},
+        "tables": [],
+    }
+    for title, said, words in parts:
+        began, shown = time.process_time(), io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            options = parsed(words.split())
+            SIMULATIONS[options.what](options)
+        spent = round(time.process_time() - began)
+        about["tables"].append({"title": title, "said": said, "words": words, "cpu_seconds": spent, **_read(shown)})
+        print(f"{words}: {spent} CPU s", flush=True)
+        write_text(out.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
+        write_text(out, page_text(about, len(parts)))
+
+
+def _read(shown: io.StringIO) -> dict[str, Any]:
+    """The Markdown table that a simulation printed, as titles and rows."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown.getvalue().splitlines()]
+    return {"titles": lines[0], "rows": lines[2:]}
+
+
+def page_text(about: dict[str, Any], parts: int) -> str:
+    """The page of what was measured, from its JSON alone."""
+    lines = [
+        "# Provable sampling: what was measured",
+        "",
+        f"Written by `{about['command']}`. Times are CPU seconds of one thread, and passes are ratios of CPU times in "
+        "one run: others may use the machine at the same time. What the tables mean is in "
+        "[bss.md](../methods/bss.md) and [weights.md](../methods/weights.md).",
+        "",
+    ]
+    if len(about["tables"]) < parts:
+        lines += [f"**The run did not finish: {len(about['tables'])} of {parts} tables.**", ""]
+    for one in about["tables"]:
+        lines += [f"## {one['title']}", ""] if one["title"] else []
+        lines += [one["said"], ""] if one["said"] else []
+        lines += [f"`python benchmarks/bss.py {one['words']}`, {one['cpu_seconds']} CPU s:", ""]
+        rows = [one["titles"], ["---"] * len(one["titles"]), *one["rows"]]
+        lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
+    ran = ", ".join(f"{name} {value}" for name, value in about["environment"].items())
+    return "\n".join([*lines, ran, ""])
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+    """What a command asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=kinds)
+    parser.add_argument("what", choices=(*SIMULATIONS, "page"))
     parser.add_argument("--runs", type=int, help="problems or seeds of each line")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=lambda text: tuple(text.split(",")), help="strategies, with commas")
@@ -273,12 +352,23 @@ def main() -> None:
     parser.add_argument("--finest", type=float, default=0.07, help="smallest gamma of barriers; smaller takes longer")
     parser.add_argument("--weights", choices=("on", "off"), default="on")
     parser.add_argument("--rows", type=int, default=1_000_000)
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="where the page goes")
+    options = parser.parse_args(words)
+    if (options.what == "page") != (options.out is not None):
+        parser.error("page and --out go together")
     if options.runs is None:
-        options.runs = {"barriers": 1000, "fit": 50, "estimate": 2000, "stop": 5000, "train": 10, "speed": 1}[
-            options.what
-        ]
-    kinds[options.what](options)
+        options.runs = RUNS.get(options.what, 1)
+    return options
+
+
+def main() -> None:
+    """Run one of the simulations, or all that the page has."""
+    options = parsed(sys.argv[1:])
+    if options.what == "page":
+        torch.set_num_threads(1)
+        page(options.out)
+    else:
+        SIMULATIONS[options.what](options)
 
 
 if __name__ == "__main__":

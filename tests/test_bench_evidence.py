@@ -1,5 +1,6 @@
 """The report over experiments: made from records alone, the same bytes again, honest words."""
 
+import csv
 import gzip
 from dataclasses import replace
 
@@ -32,7 +33,8 @@ def records(data, metric="accuracy", seeds=8, rounds=4):
                     value = 0.5 + 0.1 * number + base + (0.004 if seed % 2 else -0.004)
                 value = value if metric == "accuracy" else 2 - value
                 run = f"{data}/mlp/{name}/{seed}"
-                yield Record(run, name, seed, number, 20 + 10 * number, {metric: value}, picked=[1] * (number < 3))
+                picked = [list(SHIFT).index(name)] * (number < 3)
+                yield Record(run, name, seed, number, 20 + 10 * number, {metric: value}, picked=picked)
 
 
 @pytest.fixture
@@ -395,3 +397,123 @@ def test_every_strategy_has_a_band_somewhere(tmp_path):
     assert (tmp_path / "out" / "one-mlp" / "bands.png").read_bytes().startswith(b"\x89PNG")
     assert "one-mlp/bands.png" in (tmp_path / "out" / "report.md").read_text()
     assert "shaded (of random, s0, s1, s2)" in (tmp_path / "out" / "one-mlp" / "page.html").read_text()
+
+
+# --- what a reader has to know of the rows ---------------------------------------------------------------------------
+
+
+def test_strategies_that_picked_the_same_rows_everywhere_are_named(tmp_path):
+    """Coin picks what margin does, in another order; in one batch of one experiment they differ."""
+    for data in ("one", "three"):
+        for record in records(data):
+            same = record.strategy in ("coin", "margin") and record.picked
+            order = [3, 9] if record.strategy == "coin" else [9, 3]
+            if same and (data, record.strategy, record.seed, record.round) == ("three", "coin", 5, 2):
+                order = [3, 8]
+            append(tmp_path / "x.jsonl", replace(record, picked=order) if same else record)
+    lines = report([tmp_path / "x.jsonl"], tmp_path / "out").lines
+    assert [line for line in lines if "the same rows" in line] == [
+        "coin and margin picked the same rows in every round of every seed (24 batches) on one/mlp: what differs "
+        "between them there is not the choice of rows."
+    ]
+    for name in ("report.md", "report.html"):
+        assert "coin and margin picked the same rows" in (tmp_path / "out" / name).read_text()
+
+
+def test_rows_of_another_machine_are_named(tmp_path):
+    for record in records("one"):
+        machine = "slow" if record.strategy == "worse" or (record.strategy, record.seed) == ("coin", 7) else "fast"
+        append(tmp_path / "x.jsonl", replace(record, environment={"python": "3", "device": machine, "seed": "1"}))
+    report([tmp_path / "x.jsonl"], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "- python: 3\n" in text
+    assert (
+        "- Environment 1: random, margin, coin (7 of 8 runs, from one/mlp/coin/0 to one/mlp/coin/6): device fast"
+        in text
+    )
+    assert "- Environment 2: coin (1 of 8 runs, from one/mlp/coin/7 to one/mlp/coin/7), worse: device slow\n" in text
+    assert "coin, worse were measured in another environment than the other rows" in text
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Environment 2" in page
+    for record in records("one"):
+        append(tmp_path / "y.jsonl", replace(record, environment={"device": "fast", "seed": str(record.seed)}))
+    report([tmp_path / "y.jsonl"], tmp_path / "alone")
+    text = (tmp_path / "alone" / "report.md").read_text()
+    assert "- device: fast\n" in text
+    assert "nvironment" not in text
+
+
+@pytest.mark.parametrize(
+    ("notes", "above", "said"),
+    [
+        ({"candidates": 5}, -0.01, "made by an earlier version, takes the best on the test rows of 5 random batches"),
+        ({"candidates": 5}, -0.01, "There is more than it shows; above it by the mean area: margin."),
+        (
+            {"tried": 40, "search": "this and that"},
+            0.01,
+            "of 40 batches, trained with their true labels (this and that)",
+        ),
+        ({"tried": 40, "search": "this and that"}, 0.01, "By the mean area no strategy is above it."),
+    ],
+)
+def test_the_report_says_what_the_oracle_of_its_records_is(tmp_path, notes, above, said):
+    for record in records("one"):
+        append(tmp_path / "x.jsonl", record)
+        if record.strategy == "margin":
+            as_oracle = replace(
+                record,
+                run=record.run.replace("margin", "oracle"),
+                strategy="oracle",
+                metrics={"accuracy": record.metrics["accuracy"] + above},
+                notes={"selection": notes},
+            )
+            append(tmp_path / "x.jsonl", as_oracle)
+    report([tmp_path / "x.jsonl"], tmp_path / "out")
+    for name in ("report.md", "report.html"):
+        assert said in (tmp_path / "out" / name).read_text()
+
+
+def remembered(path, fresh):
+    """Records of which margin's selections held 10, 20, 30 MB and so on."""
+    for record in records("one"):
+        above = 10.0 * (1 + record.round + 3 * record.seed) if record.strategy == "margin" else 0.0
+        memory = {"peak_mb": 500.0, "above_mb": above, **({"fresh": True} if fresh else {})}
+        append(path, replace(record, notes={"memory": memory}))
+
+
+def test_memory_and_the_plain_mean_are_in_every_form_of_the_report(tmp_path):
+    remembered(tmp_path / "x.jsonl", fresh=True)
+    report([tmp_path / "x.jsonl"], tmp_path / "out")
+    text, page = ((tmp_path / "out" / name).read_text() for name in ("report.md", "report.html"))
+    titles = next(line for line in text.splitlines() if line.startswith("| strategy | accuracy"))
+    assert "| area, plain mean | seconds per selection | MB per selection |" in titles
+    margin = next(line for line in text.splitlines() if line.startswith("| margin | 6"))
+    assert "| 125, 240 |" in margin  # the last round of a seed chooses nothing
+    assert "125, 240" in page
+    assert "125, 240" in (tmp_path / "out" / "one-mlp" / "page.html").read_text()
+    assert "Memory is what a selection held" in text
+    assert "With ≥" not in text
+    for name in ("standings.csv", "one-mlp/table.csv"):
+        with open(tmp_path / "out" / name, newline="") as stream:
+            (line,) = (row for row in csv.DictReader(stream) if row["strategy"] == "margin")
+        assert [line[f"select_mb_{what}"] for what in ("median", "most", "bound")] == ["125", "240", "exact"]
+
+
+def test_memory_of_earlier_records_is_shown_as_a_lower_bound(tmp_path):
+    remembered(tmp_path / "x.jsonl", fresh=False)
+    report([tmp_path / "x.jsonl"], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| ≥ 125, ≥ 240 |" in text
+    assert "what the selection took out of memory that training had let go of is missing" in text
+    assert "at least" in (tmp_path / "out" / "standings.csv").read_text()
+
+
+@pytest.mark.parametrize(("seeds", "there"), [(3, False), (4, True)])
+def test_intervals_are_promised_where_the_table_has_them(tmp_path, seeds, there):
+    for record in records("one", seeds=seeds):
+        append(tmp_path / "x.jsonl", record)
+    report([tmp_path / "x.jsonl"], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert ("with 95 % bootstrap intervals over seeds" in text) is there
+    assert ("without intervals, for which 4 seeds or more are needed" in text) is not there
+    assert ("The range in brackets is" in (tmp_path / "out" / "one-mlp" / "page.html").read_text()) is there

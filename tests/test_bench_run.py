@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -19,19 +20,20 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from labelwise.bench.cell import comparable, run_cell
+from labelwise.bench.cell import _search, comparable, curve_of, run_cell
 from labelwise.bench.curve import first_batch
 from labelwise.bench.data import load
 from labelwise.bench.display import picture
-from labelwise.bench.features import key_of, prepared
+from labelwise.bench.features import check_encoder, key_of, prepared
 from labelwise.bench.hard import CASES, Hard, hardened
+from labelwise.bench.headroom import ADVICE
 from labelwise.bench.kept_runs import differences
 from labelwise.bench.runner import Progress, read_run, run_suite
 from labelwise.bench.sizes import most_rows
 from labelwise.bench.suite import read_suite
 from labelwise.bench.workers import Event
 from labelwise.cli import app
-from labelwise.errors import ArgumentError, BudgetError, MemoryLimitError, SourceError, StoreError
+from labelwise.errors import ArgumentError, BudgetError, ExtraError, MemoryLimitError, SourceError, StoreError
 from labelwise.report.record import read_records
 
 pytest.importorskip("sklearn")
@@ -107,6 +109,8 @@ def records_of(cell, run):
             r"weights: expected false, since it trains by PrimalDual",
         ),
         ({"strategies": [{"name": "oracle", "candidates": 1}]}, r"candidates: a whole number of at least 2"),
+        ({"strategies": [{"name": "oracle", "swaps": -1}]}, r"swaps: a whole number of at least 0, found .*-1"),
+        ({"strategies": [{"name": "oracle", "swap": 1}]}, r"candidates: .* and swaps: .*, found .*'swap'"),
         (
             {"strategies": [{"name": "margin", "datasets": ["mnist"]}]},
             r"datasets: expected \['digits'\], found 'mnist'",
@@ -204,6 +208,27 @@ def test_training_and_selection_are_measured_apart(tmp_path):
     assert records[-1].select_seconds == 0
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of a process as Linux gives it")
+@pytest.mark.parametrize(("pieces", "least", "most"), [(100, 45, 60), (0, 0, 5)])
+def test_memory_of_a_selection_shows_in_every_round(tmp_path, pieces, least, most):
+    """Pieces that the heap keeps when they are let go: what is taken out of it again is counted all the same."""
+    curve = curve_of(cell_of(tmp_path, "margin", rounds=4), tmp_path / "run")
+    pins = []
+
+    def choose():
+        held = [np.ones(1 << 16) for _ in range(pieces)]  # half a MB each
+        pins.extend(held[-1:])  # the end of the heap: what is free before it is not given back
+        del held
+        return curve.session.ask(curve.k)
+
+    greedy = replace(curve, choose=choose)
+    greedy.begin()
+    above = [greedy.walk(number).notes["memory"] for number in range(4)]
+    assert all(one["fresh"] for one in above)
+    for one in above[1:]:  # the first also imports and fills tables that stay
+        assert least <= one["above_mb"] <= most, above
+
+
 @pytest.mark.parametrize(
     ("strategy", "after"),
     [
@@ -211,7 +236,7 @@ def test_training_and_selection_are_measured_apart(tmp_path):
         *(("dynamical", after) for after in (1, 2, 3)),
         *(("albl", after) for after in (2, 3)),
         ({"name": "bss", "weights": True}, 2),
-        ({"name": "oracle", "candidates": 2}, 2),
+        ({"name": "oracle", "candidates": 2, "swaps": 3}, 2),
     ],
 )
 def test_a_cell_that_was_broken_off_goes_on_to_the_same_records(tmp_path, strategy, after):
@@ -286,6 +311,25 @@ def test_data_that_are_missing_are_named_before_anything_runs(tmp_path, monkeypa
     assert not (tmp_path / "r" / "failures.txt").exists()
 
 
+@pytest.mark.parametrize("options", [["--plan"], []])
+def test_an_encoder_that_is_not_installed_is_refused_before_anything_runs(tmp_path, monkeypatch, options):
+    monkeypatch.setattr("labelwise.bench.features.ENCODING", ("no-such-package", "pip"))
+    monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
+    pq.write_table(pa.table({"text": ["a"] * 100, "coarse_label": [0] * 100}), tmp_path / "trec6.parquet")
+    datasets = [{"name": "digits", "limit": 80}, {"name": "trec6", "features": "encoder", "label": "questions"}]
+    suite_of(tmp_path, datasets=datasets)
+    words = ["bench", "run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "run"), *options]
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, ExtraError)
+    assert "questions: features: encoder needs no-such-package, not installed" in str(found.exception)
+    assert "pip install no-such-package\n" in str(found.exception)
+    assert not list(tmp_path.glob("run/records/*"))
+    (tmp_path / "run" / "cache").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "run" / "cache" / "trec6-0.npz").touch()  # vectors that were made where the packages are
+    check_encoder(suite_of(tmp_path, datasets=datasets).datasets, tmp_path / "run" / "cache")
+    check_encoder(suite_of(tmp_path, datasets=["trec6"]).datasets)
+
+
 def test_a_run_that_is_finished_needs_no_data(tmp_path, monkeypatch):
     suite = suite_of(tmp_path, strategies=["random"], seeds=1)
     list(run_suite(suite, "", tmp_path / "run", 0))
@@ -355,15 +399,40 @@ def test_weights_change_training_and_are_recorded(tmp_path):
     assert plain[1].metrics != weighted[1].metrics
 
 
-def test_the_oracle_takes_the_best_of_its_batches(tmp_path):
-    cell = cell_of(tmp_path, {"name": "oracle", "candidates": 4})
-    records = records_of(cell, tmp_path / "run")
-    for before, after in itertools.pairwise(records):
-        notes = before.notes["selection"]
-        assert "no strategy" in notes["oracle"]
-        assert notes["worst"] <= after.metrics["accuracy"]
-    random = records_of(suite_of(tmp_path).cells()[0][0], tmp_path / "run")
-    assert np.mean([r.metrics["accuracy"] for r in records]) > np.mean([r.metrics["accuracy"] for r in random])
+def test_the_oracle_is_judged_as_the_next_round_trains_and_takes_the_best(tmp_path):
+    curve = curve_of(cell_of(tmp_path, {"name": "oracle", "candidates": 2, "swaps": 6}), tmp_path / "run")
+    chosen = []
+    search, listening = curve.choose, replace(curve, choose=lambda: chosen.append(search()) or chosen[-1])
+    listening.begin()
+    records = [listening.walk(number) for number in range(4)]
+    for picks, (before, after) in zip(chosen, itertools.pairwise(records), strict=True):
+        assert "no strategy" in picks.notes["oracle"]
+        assert picks.notes["tried"] == len(ADVICE) + 2 + 6
+        assert picks.notes["worst"] <= picks.scores[0] == after.metrics["accuracy"]
+        assert len(set(before.picked)) == 4
+
+
+def test_the_oracle_lies_above_every_strategy_whose_advice_it_hears(tmp_path):
+    """The best of a few random batches, which it was once, does not."""
+    learns = [{"name": "mlp", "hidden": [32], "epochs": 30, "lr": 0.01}]
+    pool = {"datasets": [{"name": "digits", "limit": 300}], "models": learns, "seeds": 2, "k": 10, "start": 20}
+    asked = [*ADVICE, {"name": "oracle", "candidates": 2, "swaps": 12}]
+    areas = {}
+    for cell in suite_of(tmp_path, strategies=asked, **pool).cells()[0]:
+        values = [record.metrics["accuracy"] for record in records_of(cell, tmp_path / "run")]
+        areas.setdefault(cell.strategy.label, []).append(np.mean(values))
+    means = {name: np.mean(values) for name, values in areas.items()}
+    oracle = means.pop("oracle")
+    assert oracle > max(means.values()) + 0.02, (oracle, means)
+
+
+def test_the_oracle_asks_no_strategy_that_does_not_apply_or_is_left_out(tmp_path):
+    data = [{"name": "protein", "limit": 80}, {"name": "digits", "limit": 80, "without": ["bait"]}]
+    cells = suite_of(tmp_path, strategies=["oracle"], datasets=data).cells()[0]
+    asked = {cell.data.label: _search(cell).advice for cell in cells if cell.strategy.label == "oracle"}
+    assert asked["digits"] == ("margin", "badge", "typiclust", "kcenter")
+    assert "margin" not in asked["protein"]
+    assert "kcenter" in asked["protein"]
 
 
 def test_a_scikit_learn_model_and_a_network_for_images_run(tmp_path):
@@ -430,7 +499,11 @@ def test_a_changed_configuration_is_refused_with_the_difference(tmp_path):
 
 
 def test_a_limit_on_memory_is_checked_at_the_start_and_decides_no_pick(tmp_path):
-    changes = {"strategies": ["margin", "bss", {"name": "oracle", "candidates": 2}], "seeds": 1, "rounds": 2}
+    changes = {
+        "strategies": ["margin", "bss", {"name": "oracle", "candidates": 2, "swaps": 2}],
+        "seeds": 1,
+        "rounds": 2,
+    }
     list(run_suite(suite_of(tmp_path, **changes), "text", tmp_path / "whole", 0))
     run, said = tmp_path / "run", r"max_memory is 1MB, too small for 4 of 4 runs: digits/mlp/\w+ needs \d+MB, .* Allow"
     with pytest.raises(MemoryLimitError, match=said) as refused:

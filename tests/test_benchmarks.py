@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -142,3 +143,26 @@ def test_quick_run_writes_the_page_and_names_an_absent_peer(bench, tmp_path, cap
 def test_an_unknown_strategy_is_refused(bench, capsys):
     assert bench.selection.main(["--quick", "--only", "badger"]) == 2
     assert "badger" in capsys.readouterr().out
+
+
+KEPT = BENCHMARKS.parent / "docs" / "results"
+
+
+def test_the_page_of_provable_sampling_follows_from_the_numbers_beside_it(bench, tmp_path, capsys):
+    import bss
+
+    parts = (("Barriers", "Few of them.", "barriers --runs 2 --finest 0.5"), ("", "", "stop --runs 2 --seed 3"))
+    bss.page(tmp_path / "bss.md", parts)
+    page, about = (tmp_path / "bss.md").read_text(), json.loads((tmp_path / "bss.json").read_text())
+    assert "`python benchmarks/bss.py barriers --runs 2 --finest 0.5`" in page
+    assert f"torch {torch.__version__}" in page
+    assert "| gaussian | 2 |" in page
+    assert "did not finish" not in page
+    assert [len(one["rows"]) for one in about["tables"]] == [4, 18]
+    assert "did not finish: 1 of 2 tables" in bss.page_text({**about, "tables": about["tables"][:1]}, 2)
+    assert bss.page_text(about, 2) == page
+    kept = json.loads((KEPT / "bss.json").read_text())
+    assert bss.page_text(kept, len(bss.PAGE)) == (KEPT / "bss.md").read_text()
+    assert [one["words"] for one in kept["tables"]] == [words for _, _, words in bss.PAGE]
+    with pytest.raises(SystemExit):
+        bss.parsed(["page"])

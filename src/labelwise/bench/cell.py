@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labelwise import recipes
+from labelwise import recipes, strategies
 from labelwise.bench.curve import Curve, first_batch
 from labelwise.bench.features import key_of, prepared
-from labelwise.bench.headroom import best_batch
+from labelwise.bench.headroom import ADVICE, CANDIDATES, SWAPS, Search, best_batch
 from labelwise.bench.kept_runs import kept_rounds
-from labelwise.bench.models import learner_for
+from labelwise.bench.models import learner_for, why_not
 from labelwise.bench.repeatable import repeatable
 from labelwise.bench.suite import Cell
 from labelwise.report.record import Record
@@ -67,7 +67,7 @@ def curve_of(cell: Cell, run: Path) -> Curve:
         cell.data.rounds,
         device=cell.device,
         goes_on=cell.model.is_torch and (recipe.restart is False or cell.model.parameters.get("restart") is False),
-        choose=partial(best_batch, session, data, cell.data.k, _candidates(cell)) if oracle else None,
+        choose=partial(best_batch, session, data, cell.data.k, _search(cell)) if oracle else None,
     )
 
 
@@ -77,5 +77,12 @@ def comparable(record: Record) -> dict[str, Any]:
     return {**values, "notes": {name: value for name, value in record.notes.items() if name != "memory"}}
 
 
-def _candidates(cell: Cell) -> int:
-    return int(cell.strategy.parameters.get("candidates", 10))
+def _search(cell: Cell) -> Search:
+    """How the oracle searches here: with the advice that applies and is not left out."""
+    fit = [name for name in ADVICE if why_not(cell.model, strategies.ALL[name](), cell.data.task) is None]
+    given = cell.strategy.parameters
+    return Search(
+        tuple(name for name in fit if name not in cell.data.without),
+        int(given.get("candidates", CANDIDATES)),
+        int(given.get("swaps", SWAPS)),
+    )

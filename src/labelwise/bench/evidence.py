@@ -190,7 +190,9 @@ def _write_experiment(folder: Path, one: Experiment, command: str) -> None:
     write_pieces(folder / "curves.png", [png(one.curves)])
     if len(one.curves) > CROWDED:
         write_pieces(folder / "bands.png", [panels_png(one.curves)])
-    write_text(folder / "table.md", f"# {one.name}\n\n{one.nothing and one.nothing + chr(10) * 2}{markdown(one.table)}")
+    write_text(
+        folder / "table.md", f"# {one.name}\n\n{one.nothing and one.nothing + chr(10) * 2}{markdown(one.table, True)}"
+    )
     write_text(folder / "table.csv", csv_text(one.table))
     page = page_html(one.records, title=one.name, command=command, metric=one.metric)
     write_text(folder / "page.html", page)

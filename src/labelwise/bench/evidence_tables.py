@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from labelwise.report.curves import labels_to_reach
+from labelwise.report.held import BOUND, NOTE, Held, held
 from labelwise.report.saved import Saved, labels_saved, percent
 from labelwise.report.table import plus_minus, saved_text, seconds, speed_text
+from labelwise.report.verdict import ORACLE
 
 if TYPE_CHECKING:
     from labelwise.bench.evidence import Experiment, Overall
@@ -43,6 +45,7 @@ def standings(group: Overall) -> Cells:
         "labels saved",
         "speed-up",
         "seconds",
+        *(["MB"] if _memory(group.experiments) else []),
     ]
     here = group.experiments
     place = dict(zip(group.ranks.names, group.ranks.mean)) if group.ranks else {}
@@ -59,7 +62,8 @@ def standings(group: Overall) -> Cells:
         speed = f"{1 / (1 - share):.2f}" if share < 1 else "–"
         time = [row.select_seconds for one in here for row in one.table.rows if row.strategy == name]
         rank = f"{place[name]:.1f}" if name in place else "–"
-        rows.append([name, rank, *counts, percent(share), speed, seconds(_mean(time))])
+        memory = [_held(here, name).text] if _memory(here) else []
+        rows.append([name, rank, *counts, percent(share), speed, seconds(_mean(time)), *memory])
     return titles, rows
 
 
@@ -77,12 +81,22 @@ def matrix(group: Overall) -> Cells:
 def experiment(one: Experiment) -> Cells:
     """The table of an experiment as a page shows it, without the single label counts."""
     metric = one.table.metric
-    titles = ["strategy", f"area{metric.unit}", "area, plain mean", "labels saved", "speed-up", "verdict"]
+    titles = [
+        "strategy",
+        f"area{metric.unit}",
+        "area, plain mean",
+        *_cost_titles(one),
+        "labels saved",
+        "speed-up",
+        "verdict",
+    ]
     rows = [
         [
             row.strategy,
             plus_minus(metric, row.area),
             metric.text(row.area_mean),
+            seconds(row.select_seconds),
+            *([row.held.text] if _memory([one]) else []),
             saved_text(row.saved),
             speed_text(row.saved),
             row.verdict,
@@ -123,7 +137,7 @@ def standings_csv(experiments: Sequence[Experiment]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     titles = (
         "experiment metric counted strategy seeds area area_mean difference p p_holm saved saved_low saved_high "
-        "speed_up speed_up_low speed_up_high"
+        "speed_up speed_up_low speed_up_high select_seconds select_mb_median select_mb_most select_mb_bound"
     )
     writer.writerow(titles.split())
     for one in experiments:
@@ -131,11 +145,33 @@ def standings_csv(experiments: Sequence[Experiment]) -> str:
             tested = [row.found.test.difference, row.found.test.p, row.found.p] if row.found else [math.nan] * 3
             saved = [row.saved.share, row.saved.low, row.saved.high] if row.saved else [math.nan] * 3
             speed = row.saved.speed_up if row.saved else (math.nan,) * 3
-            numbers = [row.area.mean, row.area_mean, *tested, *saved, *speed]
+            numbers = [row.area.mean, row.area_mean, *tested, *saved, *speed, row.select_seconds, *row.held.numbers]
             bare = [f"{value:.6g}" if math.isfinite(value) else "" for value in numbers]
             counted = "no" if one.nothing else "yes"
-            writer.writerow([one.name, one.metric, counted, row.strategy, row.seeds, *bare])
+            writer.writerow([one.name, one.metric, counted, row.strategy, row.seeds, *bare, row.held.kind])
     return out.getvalue()
+
+
+def standings_note(group: Overall) -> str:
+    """What the columns of `standings` mean."""
+    if not _memory(group.experiments):
+        return STANDINGS_NOTE
+    bound = any(row.held.bound for one in group.experiments for row in one.table.rows)
+    return f"{STANDINGS_NOTE} {NOTE}{BOUND if bound else ''}"
+
+
+def _cost_titles(one: Experiment) -> list[str]:
+    return ["seconds per selection", *(["MB per selection"] if _memory([one]) else [])]
+
+
+def _memory(experiments: Sequence[Experiment]) -> bool:
+    """Whether some record says what a selection held."""
+    return any(math.isfinite(row.held.most) for one in experiments for row in one.table.rows)
+
+
+def _held(experiments: Sequence[Experiment], name: str) -> Held:
+    """Over all experiments; nothing for the oracle, which trains while it chooses."""
+    return held([r for one in experiments for r in one.records if r.strategy == name != ORACLE])
 
 
 def _shares(experiments: Sequence[Experiment], name: str) -> list[float]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labelwise.bench import evidence_tables as tables
+from labelwise.bench.evidence_notes import environments
 from labelwise.bench.evidence_words import ranks_text, tests_text
 from labelwise.report import html
 from labelwise.report.figure import CROWDED
-from labelwise.report.table import markdown
+from labelwise.report.table import footnote, markdown
 from labelwise.report.words import markdown_table
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def markdown_page(found: Found, again: str) -> str:
         parts += [f"## Over the experiments measured by {group.metric}", ""]
         if group.ranks is not None:
             parts += [f"![Average ranks](ranks-{group.metric}.png)", ""]
-        parts += [ranks_text(group), "", markdown_table(*tables.standings(group)), "", tables.STANDINGS_NOTE, ""]
+        parts += [ranks_text(group), "", markdown_table(*tables.standings(group)), "", tables.standings_note(group), ""]
         parts += [f"### {tables.MATRIX_TITLE}", "", markdown_table(*tables.matrix(group)), "", tables.MATRIX_NOTE, ""]
     parts += ["## Each experiment", ""]
     for one in found.experiments:
@@ -38,7 +39,7 @@ def markdown_page(found: Found, again: str) -> str:
         parts += [f"![Learning curves]({one.folder}/curves.png)", ""]
         if len(one.curves) > CROWDED:
             parts += [f"[{BANDS}]({one.folder}/bands.png)", ""]
-        parts += [markdown(one.table), tests_text(one), ""]
+        parts += [markdown(one.table, True), tests_text(one), ""]
         for level in one.levels:
             parts += [f"{tables.reach_title(one, level)}:", "", markdown_table(*tables.reach(one, level)), ""]
     parts += ["## What was run", "", *(f"- {name}: {value}" for name, value in _run(found.experiments).items()), ""]
@@ -56,7 +57,7 @@ def html_page(found: Found, again: str, out: Path) -> str:
         if group.ranks is not None:
             parts.append(_picture(out / f"ranks-{group.metric}.png", "Average ranks"))
         parts += [_paragraph(ranks_text(group)), html.box(*tables.standings(group), "Standings")]
-        parts += [_paragraph(tables.STANDINGS_NOTE), f"<h3>{tables.MATRIX_TITLE}</h3>"]
+        parts += [_paragraph(tables.standings_note(group)), f"<h3>{tables.MATRIX_TITLE}</h3>"]
         parts += [html.box(*tables.matrix(group), "Wins, ties and losses"), _paragraph(tables.MATRIX_NOTE)]
     parts.append("<h2>Each experiment</h2>")
     for one in found.experiments:
@@ -72,7 +73,7 @@ def _experiment(one: Experiment, out: Path) -> list[str]:
     if len(one.curves) > CROWDED:
         picture = _picture(out / one.folder / "bands.png", f"{BANDS}, {one.name}")
         parts.append(f"<details><summary>{BANDS}</summary>{picture}</details>")
-    parts += [html.box(*tables.experiment(one), one.name), _paragraph(tests_text(one))]
+    parts += [html.box(*tables.experiment(one), one.name), _paragraph(footnote(one.table)), _paragraph(tests_text(one))]
     for level in one.levels:
         title = tables.reach_title(one, level)
         parts += [_paragraph(f"{title}:"), html.box(*tables.reach(one, level), title)]
@@ -81,16 +82,11 @@ def _experiment(one: Experiment, out: Path) -> list[str]:
 
 def _run(experiments: Sequence[Experiment]) -> dict[str, str]:
     records = [record for one in experiments for record in one.records]
-    found: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, value in record.environment.items():
-            if name != "seed":
-                found.setdefault(name, {})[value] = None
     return {
         "Experiments": ", ".join(one.name for one in experiments),
         "Seeds": ", ".join(map(str, sorted({record.seed for record in records}))),
         "Rounds recorded": str(len(records)),
-        **{name: ", ".join(values) for name, values in found.items()},
+        **environments(records),
     }
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from labelwise.bench.evidence_notes import elsewhere, headroom, same_picks
 from labelwise.report.verdict import ORACLE
 from labelwise.report.words import many
 
@@ -38,7 +39,8 @@ def summary(experiments: Sequence[Experiment]) -> list[str]:
         else:
             untold.append(f"{name} ran on no experiment that counts.")
     shown = [CORRECTED] if any(each.compared > 1 for one in experiments for each in one.against.values()) else []
-    return [*lines, *(shown if counted else []), *(f"{name} {said}." for _, name, said in sorted(counted)), *untold]
+    told = [f"{name} {said}." for _, name, said in sorted(counted)]
+    return [*lines, *(shown if counted else []), *told, *untold, *same_picks(experiments)]
 
 
 def _nothing_beside(experiments: Sequence[Experiment]) -> str:
@@ -94,7 +96,7 @@ def tests_text(one: Experiment) -> str:
     every_seed = {seed for lines in one.curves.values() for seed in lines.seeds}
     short = [f"{name} {len(one.curves[name].seeds)}" for name in one.short]
     few = [f"Seeds that are there, of {len(every_seed)}: {', '.join(short)}."] if short else []
-    return " ".join([tested, *few, *_own_training(one)])
+    return " ".join([tested, *few, *_own_training(one), *headroom(one), *elsewhere(one)])
 
 
 def _own_training(one: Experiment) -> list[str]:

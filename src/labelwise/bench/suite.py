@@ -223,9 +223,11 @@ def _strategy(entry: Any, where: str) -> StrategySpec:
 
 def _check_strategy(spec: StrategySpec, section: Section) -> None:
     if spec.name == ORACLE:
-        count = spec.parameters.get("candidates", 10)
-        if set(spec.parameters) - {"candidates"} or not isinstance(count, int) or count < 2:
-            raise section.error("parameters", "candidates: a whole number of at least 2", spec.parameters)
+        least = {"candidates": 2, "swaps": 0}
+        for key, value in spec.parameters.items():
+            if key not in least or not isinstance(value, int) or value < least[key]:
+                known_keys = " and ".join(f"{one}: a whole number of at least {low}" for one, low in least.items())
+                raise section.error("parameters", known_keys, spec.parameters)
         return
     try:
         spec.strategy()

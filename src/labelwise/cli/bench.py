@@ -68,7 +68,9 @@ def run(
     from rich.markup import escape
 
     from labelwise.bench.catalogue import check_found
+    from labelwise.bench.cell import CACHE
     from labelwise.bench.display import shown
+    from labelwise.bench.features import check_encoder
     from labelwise.bench.runner import changed_environment, run_suite
     from labelwise.bench.sizes import check_labels
     from labelwise.bench.suite import read_suite
@@ -96,6 +98,7 @@ def run(
     _say_left_out(console, left_out)
     if plan:
         check_found(spec.name for spec in suite.datasets)
+        check_encoder(suite.datasets, folder / CACHE)
         return
     if suite.device == "cuda":
         import torch

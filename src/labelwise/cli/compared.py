@@ -201,7 +201,7 @@ def _write(records: list[Record], table: Table, out: Path, about: About) -> None
     write_pieces(out / "curves.png", [png(learning_curves(records, about.metric))])
     for name, one in (("table", table), *((f"table-{other}", summarise(records, other)) for other in about.others)):
         write_text(out / f"{name}.csv", csv_text(one))
-        write_text(out / f"{name}.md", markdown(one))
+        write_text(out / f"{name}.md", markdown(one, True))
 
 
 def _last(records: list[Record], metric: str) -> str:

@@ -6,25 +6,20 @@ import html
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from labelwise.errors import ArgumentError, extra
+from labelwise.report.caption import FONT, caption, cut, inches, wrapped
 from labelwise.report.curves import Band, Curves, Spread, area, band
+from labelwise.report.marks import COLOURS, INK, MUTED, PAPER, RULE, looks, stands_out
 from labelwise.report.metric import Metric
 
-INK, MUTED, RULE, PAPER = "#1d2126", "#5c6570", "#e3e6ea", "#ffffff"
-GREY = "#767d86"
-# Okabe and Ito's colours, told apart by people with any common colour blindness; markers say the same again.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5529c", "#c98500", "#3a9bd6")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 CROWDED = 8  # with more lines than these, bands are drawn of the best and of the one compared with
 BANDS = 3  # the best so many, then
-# One more each time the colours start again.
-STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
-AGAINST: Any = (0, (4, 2.5))  # the stroke of the one compared with
+SMALLEST = 8.0  # points of the names: a figure of more lines grows instead
 
 
 @dataclass(frozen=True)
@@ -42,8 +37,8 @@ NARROW = Size(4.8, 4.8, 12.5, 14)
 
 
 def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
-    """The figure as a PNG picture on white, sharp enough for a page or a slide."""
-    figure = _draw(by_strategy, WIDE, spread, against)
+    """The figure as a PNG picture on white, sharp enough for a page or a slide; a line under it says what it shows."""
+    figure = _draw(by_strategy, WIDE, spread, against, written=True)
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=170, facecolor=PAPER, metadata={"Software": None})
     return out.getvalue()
@@ -61,7 +56,8 @@ def svg(
 
     Its text is text, its background is clear and its width is that of the box it stands in. Colours are
     custom properties with a default (`var(--ink, #1d2126)`), so that a page can change them for a dark scheme.
-    `prefix` keeps the ids of two figures on one page apart.
+    `prefix` keeps the ids of two figures on one page apart. What its bands are is in its label, and `caption_of` has
+    it for the text beside it.
     """
     figure = _draw(by_strategy, size, spread, against)
     import matplotlib
@@ -71,16 +67,18 @@ def svg(
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(out, format="svg", transparent=True, metadata=nothing)
     metric = next(iter(by_strategy.values())).metric
-    label = f"Learning curves: {metric.title} against labels for {', '.join(by_strategy)}"
+    label = f"Learning curves: {metric.title} against labels for {', '.join(by_strategy)}. "
+    label += caption_of(by_strategy, spread, against)
     return _for_a_page(out.getvalue().decode("utf-8"), prefix, label)
 
 
-def colour(position: int, dashed: bool) -> str:
-    """The colour of the line at this position among the strategies; the one compared with is grey."""
-    return GREY if dashed else COLOURS[position % len(COLOURS)]
+def caption_of(by_strategy: Mapping[str, Curves], spread: Spread = "t95", against: str = "random") -> str:
+    """What the lines and bands of the figure are, over how many seeds."""
+    shaded = banded(by_strategy, against)
+    return caption(list(by_strategy.values()), spread, shaded if len(shaded) < len(by_strategy) else ())
 
 
-def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against: str) -> Any:
+def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against: str, written: bool = False) -> Any:
     if not by_strategy:
         raise ArgumentError("A figure needs the curves of one strategy or more; found none.")
     try:
@@ -90,27 +88,24 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
     except ImportError as error:
         raise extra("matplotlib", "bench") from error
     metric = next(iter(by_strategy.values())).metric
+    size = replace(size, height=max(size.height, len(by_strategy) * 1.25 * SMALLEST / (0.68 * 72)))
+    said = wrapped(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
+    below = (said.count("\n") + 1) * 1.35 * (size.text - 2) / 72 if said else 0.0  # inches
     # Names are texts, never mathematics: else a strategy called "$x$" would be parsed as TeX.
-    style: Any = {"font.family": "DejaVu Sans", "font.size": size.text, "text.parse_math": False}
+    style: Any = {"font.family": FONT, "font.size": size.text, "text.parse_math": False}
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(size.width, size.height))
+        figure = Figure(figsize=(size.width, size.height + below))
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         bands = {name: band(lines, spread) for name, lines in by_strategy.items()}
         _lines(axes, bands, banded(by_strategy, against), against)
         _axes(axes, metric, size)
-        _place(figure, axes, bands, metric, size, against)
+        _place(figure, axes, bands, size, against)
+        # Room for the line under the figure is added to it, and not taken from the lines.
+        whole = size.height + below
+        figure.subplots_adjust(bottom=(0.125 * size.height + below) / whole, top=1 - 0.1 * size.height / whole)
+        figure.text(0.15 / size.width, 0.09 / whole, said, color=MUTED, fontsize=size.text - 2, va="bottom")
     return figure
-
-
-def stroke(position: int, dashed: bool) -> dict[str, Any]:
-    """Colour, stroke and marker of the line at this position: no two of twenty-four have the same stroke."""
-    return {
-        "color": colour(position, dashed),
-        "linestyle": AGAINST if dashed else STROKES[position // len(COLOURS) % len(STROKES)],
-        "marker": "" if dashed else MARKERS[position % len(MARKERS)],
-        "markeredgewidth": 0,
-    }
 
 
 def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
@@ -124,22 +119,19 @@ def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
 
 
 def _lines(axes: Any, bands: Mapping[str, Band], shaded: list[str], against: str) -> None:
-    position = 0
     crowded = len(bands) > CROWDED
-    for name, line in bands.items():
-        dashed = name == against
+    for name, look in looks(bands, against).items():
+        line, measure = bands[name], stands_out(name, against)
         if np.isfinite(line.low_T).all() and name in shaded:
-            shade = colour(position, dashed)
-            axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
+            axes.fill_between(line.labels_T, line.low_T, line.high_T, color=look["color"], alpha=0.13, linewidth=0)
         axes.plot(
             line.labels_T,
             line.mean_T,
-            linewidth=1.3 if crowded and not dashed else 2.0,
+            linewidth=(2.6 if measure else 1.3) if crowded else (2.3 if measure else 2.0),
             markersize=3.2 if crowded else 4.5,
-            zorder=2.5 if dashed else 3,
-            **stroke(position, dashed),
+            zorder=4 if measure else 3,
+            **look,
         )
-        position += not dashed
 
 
 def _axes(axes: Any, metric: Metric, size: Size) -> None:
@@ -163,34 +155,31 @@ def _axes(axes: Any, metric: Metric, size: Size) -> None:
     axes.margins(x=0.02, y=0.05)
 
 
-def _place(figure: Any, axes: Any, bands: Mapping[str, Band], metric: Metric, size: Size, against: str) -> None:
+def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, against: str) -> None:
     """Names at the ends of the lines, moved apart, in a margin as wide as the longest of them."""
-    names = [_cut(name, size.name) for name in bands]
-    longest = max(len(name) for name in names)
+    names = [cut(name, size.name) for name in bands]
     text = min(size.text, 0.72 * 72 * size.height * 0.95 / (1.25 * len(names)))
-    right = (longest * text * 0.64 + 44) / 72 / size.width
+    right = (max(inches(name, text) for name in names) + 44 / 72) / size.width
     left = (5.2 * size.text * 0.62 + 14) / 72 / size.width
-    figure.subplots_adjust(left=left, right=1 - right, bottom=0.125, top=0.9)
+    figure.subplots_adjust(left=left, right=1 - right)
     low, high = axes.get_ylim()
     first, last = axes.get_xlim()
     height = 72 * size.height * 0.775
     wanted = [(float(line.mean_T[-1]) - low) / (high - low) * height for line in bands.values()]
     placed = spread_out(wanted, 1.25 * text, height)
     width = 72 * size.width * (1 - left - right)
-    position = 0
-    for (name, line), short, y in zip(bands.items(), names, placed):
-        dashed = name == against
+    for (name, look), short, y in zip(looks(bands, against).items(), names, placed):
+        line = bands[name]
         x = (float(line.labels_T[-1]) - first) / (last - first)
         end = (float(line.mean_T[-1]) - low) / (high - low)
         # From the end of the line down or up to the row of its name, then level up to the name, in the line's own
         # stroke; its marker stands before the name.
         turn, stop = 1 + 12 / width, 1 + 30 / width
-        drawn = {"transform": axes.transAxes, "clip_on": False, "linewidth": 1.3, "solid_capstyle": "butt"}
-        look = stroke(position, dashed)
+        drawn = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt"}
+        drawn["linewidth"] = 2.2 if stands_out(name, against) else 1.3
         axes.plot((x, turn, stop), (end, y / height, y / height), **drawn, **{**look, "marker": ""})
         axes.plot(((turn + stop) / 2,), (y / height,), **{**drawn, **look, "linestyle": ""}, markersize=4)
         axes.text(stop + 4 / width, y / height, short, transform=axes.transAxes, color=INK, fontsize=text, va="center")
-        position += not dashed
     axes.set_xlim(first, last)
     axes.set_ylim(low, high)
 
@@ -223,10 +212,6 @@ def _inside(middle: float, members: int, gap: float, height: float) -> float:
     return min(max(middle, half), height - half)
 
 
-def _cut(name: str, length: int) -> str:
-    return name if len(name) <= length else name[: length - 1] + "…"
-
-
 def _for_a_page(text: str, prefix: str, label: str) -> str:
     """The element alone, with ids of its own, as wide as its box, in colours a page can choose."""
     text = text[text.index("<svg") :]
@@ -242,7 +227,7 @@ def _for_a_page(text: str, prefix: str, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box.group()} '
         f'width="100%" stroke-linejoin="round" role="img" aria-label="{html.escape(label)}"'
     )
-    names = {INK: "ink", MUTED: "muted", RULE: "rule", GREY: "grey"}
+    names = {INK: "ink", MUTED: "muted", RULE: "rule"}
     names |= {shade: f"line-{i}" for i, shade in enumerate(COLOURS)}
     # Inside style attributes alone: a name that looks like a colour stays a name.
     return head + ">" + re.sub(r'style="[^"]*"', lambda m: _custom(m.group(), names), body)

@@ -17,10 +17,9 @@ from labelwise.report.html import box, document, pairs, text
 from labelwise.report.learnt import nothing_learnt
 from labelwise.report.metric import Metric
 from labelwise.report.record import Record
-from labelwise.report.saved import Level, Saved
-from labelwise.report.table import Row, Table, cells, header, summarise
+from labelwise.report.saved import MIN_SEEDS, Level, Saved
+from labelwise.report.table import Row, Table, cells, header, memory_note, summarise
 from labelwise.report.verdict import Verdict
-from labelwise.report.words import many
 
 
 def page_html(
@@ -141,13 +140,8 @@ def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
         + "</div>"
         for name, size in (("wide", figure.WIDE), ("narrow", figure.NARROW))
     ]
-    seeds = sorted({row.seeds for row in table.rows})
-    over = many(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    shaded = figure.banded(by_strategy, table.against)
-    whose = f" (of {', '.join(shaded)})" if len(shaded) < len(by_strategy) else ""
-    shade = f"; shaded{whose}: {SPREADS[table.spread]}" if seeds[-1] > 1 else ""
-    caption = f"Mean over {over}{shade}." if seeds[-1] > 1 else "One seed: no band can be drawn."
-    return f"<figure>{''.join(drawn)}<figcaption>{text(caption)}</figcaption></figure>"
+    said = figure.caption_of(by_strategy, table.spread, table.against)
+    return f"<figure>{''.join(drawn)}<figcaption>{text(said)}</figcaption></figure>"
 
 
 def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
@@ -177,13 +171,23 @@ def _reading(table: Table) -> list[str]:
         f"where two strategies that are alike would differ as much in fewer than one of twenty such runs.{tested}",
         f"Labels saved are the size of that: take {_level(table)}, and count the labels each needed for it on average, "
         "the start set included. A saving of 30 % means 70 labels do the work of 100, a speed-up of 1.43.",
-        "The range in brackets is a 95 % interval: other seeds would give another number, and it says how different. "
-        "It is of that one level and not corrected, so that it can leave out 0 where the verdict is no difference, "
-        "or include 0 where there is one.",
+        *_range(table),
         f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range: the average "
-        "level along the way. Selection time is the mean over the rounds that chose rows.",
+        "level along the way; its plain mean is that of the levels at all label counts. Selection time is the mean "
+        f"over the rounds that chose rows.{memory_note(table)}",
         "These numbers hold for this data, model and label budget. The strategy in the headline was chosen after "
         "looking, which flatters it a little; the list under it shows every strategy that was run.",
+    ]
+
+
+def _range(table: Table) -> list[str]:
+    """What an interval says, where one is shown."""
+    if not any(row.saved is not None and row.saved.seeds >= MIN_SEEDS for row in table.rows):
+        return []
+    return [
+        "The range in brackets is a 95 % interval: other seeds would give another number, and it says how different. "
+        "It is of that one level and not corrected, so that it can leave out 0 where the verdict is no difference, "
+        "or include 0 where there is one."
     ]
 
 

@@ -2,12 +2,12 @@
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f7f9; --ink: #1d2126; --muted: #5c6570;
-  --rule: #e3e6ea; --good: #00694d; --bad: #a63f00; --grey: #767d86; --line-0: #0072b2; --line-1: #d55e00;
-  --line-2: #009e73; --line-3: #b5529c; --line-4: #c98500; --line-5: #3a9bd6; }
+  --rule: #e3e6ea; --good: #00694d; --bad: #a63f00; --line-0: #0072b2; --line-1: #d55e00;
+  --line-2: #009e73; --line-3: #c76aa0; --line-4: #7a4a00; --line-5: #6622aa; }
 @media (prefers-color-scheme: dark) {
   :root { --paper: #14171b; --panel: #1d2126; --ink: #e8eaed; --muted: #a3acb7; --rule: #333a42;
-    --good: #4fd1a5; --bad: #ff9d66; --grey: #9aa3ad; --line-0: #4aa8e8; --line-1: #ff8340;
-    --line-2: #2fc79a; --line-3: #df8bca; --line-4: #efb340; --line-5: #8fd0f5; } }
+    --good: #4fd1a5; --bad: #ff9d66; --line-0: #4aa8e8; --line-1: #ff8340;
+    --line-2: #2fc79a; --line-3: #f2a7d0; --line-4: #f0d890; --line-5: #9d6bff; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0; background: var(--paper); color: var(--ink); overflow-wrap: anywhere;

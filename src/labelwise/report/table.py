@@ -12,7 +12,9 @@ import numpy as np
 
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
+from labelwise.report import held as memory
 from labelwise.report.curves import SPREADS, Array, Curves, Spread, area, at, half_width, learning_curves
+from labelwise.report.held import Held, held
 from labelwise.report.metric import Metric
 from labelwise.report.record import Record
 from labelwise.report.saved import MIN_SEEDS, Level, Saved, interval, labels_saved, percent
@@ -38,6 +40,7 @@ class Row:
     area: Stat  # by trapezoid
     area_mean: float  # by plain mean over the label counts
     select_seconds: float  # mean over the rounds that chose rows; NaN if none did
+    held: Held  # the memory of those selections
     saved: Saved | None  # None for the strategy compared with, or when there is none or no seed is shared
     found: Verdict | None  # likewise, and None for the oracle
     verdict: str  # the same in words
@@ -84,6 +87,7 @@ def summarise(
                 area=_stat(areas_S, spread),
                 area_mean=float(area(lines, "mean").mean()),
                 select_seconds=seconds[name],
+                held=_held(name, records),
                 saved=saved,
                 found=found.get(name),
                 verdict=_verdict(name, against, saved, found.get(name), against in by_strategy),
@@ -102,28 +106,32 @@ def default_counts(by_strategy: dict[str, Curves], number: int = 4) -> tuple[int
     return tuple(int(shared[place]) for place in dict.fromkeys(places))
 
 
-def header(table: Table) -> list[str]:
+def header(table: Table, whole: bool = True) -> list[str]:
     """The titles of the columns of `cells`."""
     unit = table.metric.unit
     return [
         "strategy",
         *(f"{table.metric.name}{unit} at {count}" for count in table.counts),
         f"area{unit}",
+        *(["area, plain mean"] if whole else []),
         "seconds per selection",
+        *(["MB per selection"] if whole and _knows_memory(table) else []),
         "labels saved",
         "speed-up",
         "verdict",
     ]
 
 
-def cells(table: Table) -> list[list[str]]:
-    """The rows as texts for people."""
+def cells(table: Table, whole: bool = True) -> list[list[str]]:
+    """The rows as texts for people; those that are not `whole` leave out the plain mean and the memory."""
     return [
         [
             row.strategy,
             *(plus_minus(table.metric, stat) for stat in row.at),
             plus_minus(table.metric, row.area),
+            *([table.metric.text(row.area_mean)] if whole else []),
             seconds(row.select_seconds),
+            *([row.held.text] if whole and _knows_memory(table) else []),
             saved_text(row.saved),
             speed_text(row.saved),
             row.verdict,
@@ -132,17 +140,37 @@ def cells(table: Table) -> list[list[str]]:
     ]
 
 
-def footnote(table: Table) -> str:
+def footnote(table: Table, whole: bool = True) -> str:
     """What ± and the columns mean, and how the verdict comes about."""
     way = "higher" if table.metric.higher else "lower"
     compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
     tested = "" if compared < 2 else f", after Holm's correction for the {compared} strategies compared"
+    plain = ", its plain mean that of the levels at all label counts" if whole else ""
     return (
-        f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range; {way} "
+        f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range{plain}; {way} "
         f"is better. The verdict is by the paired test on the area, by seed, at 5 %{tested}. Labels saved and speed-up "
         f"({table.against}'s labels for one of the strategy's) are the size of the effect at "
-        f"{_level(table)}, with 95 % bootstrap intervals over seeds, and do not decide it."
+        f"{_level(table)}{_intervals(table)} and do not decide it.{memory_note(table) if whole else ''}"
     )
+
+
+def memory_note(table: Table) -> str:
+    """What the column of memory means, where there is one; with a space before it."""
+    if not _knows_memory(table):
+        return ""
+    return f" {memory.NOTE}{memory.BOUND if any(row.held.bound for row in table.rows) else ''}"
+
+
+def _knows_memory(table: Table) -> bool:
+    return any(math.isfinite(row.held.most) for row in table.rows)
+
+
+def _intervals(table: Table) -> str:
+    """Of labels saved and speed-up: promised where some row has one."""
+    seeds = [row.saved.seeds for row in table.rows if row.saved is not None]
+    if any(count >= MIN_SEEDS for count in seeds):
+        return ", with 95 % bootstrap intervals over seeds,"
+    return f", without intervals, for which {MIN_SEEDS} seeds or more are needed," if seeds else ""
 
 
 def _level(table: Table) -> str:
@@ -153,9 +181,10 @@ def _level(table: Table) -> str:
     return f"{table.metric.title} {table.metric.text(table.level)}{table.metric.unit}"
 
 
-def markdown(table: Table) -> str:
+def markdown(table: Table, whole: bool = False) -> str:
     """The table in Markdown, with its footnote."""
-    return f"{markdown_table(header(table), cells(table), texts=1)}\n\n{footnote(table)}\n"
+    shown = markdown_table(header(table, whole), cells(table, whole), texts=1)
+    return f"{shown}\n\n{footnote(table, whole)}\n"
 
 
 def csv_text(table: Table) -> str:
@@ -168,13 +197,14 @@ def csv_text(table: Table) -> str:
             *("strategy", "seeds"),
             *(f"{name}_at_{count}{part}" for count in table.counts for part in ("", f"_{spread}")),
             *("area", f"area_{spread}", "area_mean", "select_seconds_per_round"),
+            *("select_mb_median", "select_mb_most", "select_mb_bound"),
             *("saved", "saved_bound", "saved_low", "saved_high", "saved_level", "labels"),
             *(f"labels_{table.against}", "speed_up", "speed_up_low", "speed_up_high", "p", "p_holm", "verdict"),
         ]
     )
     for row in table.rows:
         stats = [number for stat in (*row.at, row.area) for number in (stat.mean, stat.spread)]
-        numbers = map(_bare, (*stats, row.area_mean, row.select_seconds))
+        numbers = [*map(_bare, (*stats, row.area_mean, row.select_seconds, *row.held.numbers)), row.held.kind]
         tests = [_bare(row.found.test.p), _bare(row.found.p)] if row.found else ["", ""]
         writer.writerow([row.strategy, row.seeds, *numbers, *_saved_cells(row.saved), *tests, row.verdict])
     return out.getvalue()
@@ -228,6 +258,11 @@ def _select_seconds(records: Sequence[Record]) -> dict[str, float]:
         if record.picked:
             spent[record.strategy].append(record.select_seconds)
     return {name: float(np.mean(each)) if each else math.nan for name, each in spent.items()}
+
+
+def _held(name: str, records: Sequence[Record]) -> Held:
+    """The oracle has none: it trains while it chooses."""
+    return memory.NOTHING if name == ORACLE else held([record for record in records if record.strategy == name])
 
 
 def _saved(lines: Curves, random: Curves | None, level: Level, key: Key | None) -> Saved | None:
