@@ -131,6 +131,20 @@ def test_smoke(name: str, tmp_path):
         assert [from_json(line) for line in kept] == list(result.records)
 
 
+@pytest.mark.parametrize(("name", "draws"), [("dynamical/table8", "curve_panels"), ("dynamical/table1", "lines")])
+def test_a_picture_names_the_data_that_were_run(name, draws, tmp_path, monkeypatch):
+    titles = []
+    draw = getattr(reproduce_tables, draws)
+
+    def remember(*given):
+        titles.extend(given[-1])
+        return draw(*given)
+
+    monkeypatch.setattr(reproduce_tables, draws, remember)
+    reproduce(name, Setting("smoke", only=("Caltech101+ResNet",), seeds=1), tmp_path)
+    assert titles == ["digits for Caltech101+ResNet"]
+
+
 def test_smoke_of_a_row_with_areas(mnist):
     numbers = json.loads((mnist / "sabal-table2.json").read_text())
     assert set(numbers["ours"]) == {"MNIST"}

@@ -75,7 +75,7 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     shown = "\n\n".join(part for part in parts if part)
     records = tuple(record for one in ran for record in one.kept)
     differences = _differences(table, ran, [*missing, *unfinished], setting)
-    return Result(numbers, _picture(table, ours, curves), verdict, shown, records, differences)
+    return Result(numbers, _picture(table, ran, ours, curves), verdict, shown, records, differences)
 
 
 def _differences(table: PaperTable, ran: list[Ran], missing: list[str], setting: Setting) -> tuple[str, ...]:
@@ -225,20 +225,34 @@ def _scored(records: list[Record], setting: Setting) -> list[Record]:
     return [replace(one, metrics={**one.metrics, "accuracy": one.notes["training"]["looked"]}) for one in records]
 
 
-def _picture(table: PaperTable, ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
+def _picture(table: PaperTable, ran: list[Ran], ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
+    titles = _titles(table, ran)
     if table.by != "last":
-        shown = {name: {_drawn(one): found[one] for one in found} for name, found in curves.items()}
+        shown = {titles[name]: {_drawn(one): found[one] for one in found} for name, found in curves.items()}
         return curve_panels(shown)
     columns = dict.fromkeys(column for found in ours.values() for column in found)
     by_name = {}
     for column in columns:
         rows = [row for row in ours if column in ours[row]]
-        by_name[column] = ([int(row[2:].split(",")[0]) for row in rows], [ours[row][column].mean for row in rows])
+        by_name[titles[column]] = (
+            [int(row[2:].split(",")[0]) for row in rows],
+            [ours[row][column].mean for row in rows],
+        )
     return lines((table.what, "rounds", "accuracy %"), by_name)
 
 
+def _titles(table: PaperTable, ran: list[Ran]) -> dict[str, str]:
+    """The sheets and columns as a picture calls them: with the digits, where they took the place of other data."""
+    asked = {sheet.name: sheet.data for sheet in table.sheets}
+    found: dict[str, str] = {}
+    for one in ran:
+        first = "digits for " if one.sheet.data == "digits" != asked[one.sheet.name] else ""
+        found |= {name: first + name for name in (one.sheet.name, one.sheet.column)}
+    return found
+
+
 def _drawn(name: str) -> str:
-    return "random" if name == "Random" else name  # drawn in grey
+    return "random" if name == "Random" else name  # drawn as what others are compared with
 
 
 def _plain(found: Mapping[str, Curves]) -> dict[str, float]:

@@ -230,7 +230,7 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
     spent = "" if result.records else f"{about['cpu_seconds']} seconds of the processor. "
     parts = [
         f"# {about['name']}: {about['what']}",
-        f"{about['paper']}; {about['scale']} scale, seed {about['seed']}{compat}. Written by\n\n"
+        f"{about['paper']}; {about['scale']} scale, seeds from {about['seed']} on{compat}. Written by\n\n"
         f"```\n{about['command']}\n```",
         f"The page was made again from the records by `{about['again']}`." if "again" in about else "",
         f"![{about['what']}]({stem}.png)",
