@@ -40,6 +40,7 @@ WORN = 1e-4  # a gain this far below those at the last refresh has lost digits t
 OLD = 50  # picks after which M is inverted anew before rows are let go
 PARTED = 50  # picks after which P and Q of rows that fell behind are let go
 AHEAD = 100  # picks for which none of them should have to come back
+SLOWER = 7  # thin products in float64 are that far below the rate that hours are counted with (docs/scale.md)
 CLOSEST = 0.9  # of the last gain: where gains hardly fall, rows would come back at every pick
 MOST_CLASSES = 32
 NARROWEST, WIDEST_PROJECTION = 8, 128
@@ -111,7 +112,7 @@ class Bait(Strategy):
         few = self._looked_at(size.rows, size.k) / 4  # about as many may be the best soon, where many are taken
         picks = (2 * self.oversample - 1) * size.k  # taken and let go
         each = few + 4 * classes * width  # rows, and what M^-1 and F cost
-        return 2.0 * classes**2 * width * (each * picks + size.rows * width / 2)
+        return SLOWER * 2.0 * classes**2 * width * (each * picks + size.rows * width / 2)
 
     def _shape(self, size: Size) -> tuple[int, int]:
         """Classes that stay apart and columns of the embedding."""
