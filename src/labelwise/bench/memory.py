@@ -58,7 +58,7 @@ class Peak:
 
 def given_back() -> bool:
     """Give memory that is free inside this process back to the system; whether the allocator is one that can."""
-    gc.collect()
+    gc.collect(1)  # not all there is: that takes longer than many a selection
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another system, another allocator
