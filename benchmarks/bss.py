@@ -22,7 +22,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +303,7 @@ def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:
     }
     for title, said, words in parts:
         began, shown = time.process_time(), io.StringIO()
-        with contextlib.redirect_stdout(shown):
+        with contextlib.redirect_stdout(shown), _rules_put_back():
             options = parsed(words.split())
             SIMULATIONS[options.what](options)
         spent = round(time.process_time() - began)
@@ -311,6 +311,16 @@ def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:
         print(f"{words}: {spent} CPU s", flush=True)
         write_text(out.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
         write_text(out, page_text(about, len(parts)))
+
+
+@contextlib.contextmanager
+def _rules_put_back() -> Iterator[None]:
+    """`barriers` tries other rules of when to decompose; what comes after it goes by the library's own."""
+    rules = barrier_rules.EXACT, barrier_rules.ROWS_PER_RANK
+    try:
+        yield
+    finally:
+        barrier_rules.EXACT, barrier_rules.ROWS_PER_RANK = rules
 
 
 def _read(shown: io.StringIO) -> dict[str, Any]:
