@@ -155,7 +155,7 @@ def test_the_page_of_provable_sampling_follows_from_the_numbers_beside_it(bench,
     parts = (("Barriers", "Few of them.", "barriers --runs 2 --finest 0.5"), ("", "", "stop --runs 2 --seed 3"))
     rules = barrier.EXACT, barrier.ROWS_PER_RANK
     bss.page(tmp_path / "bss.md", parts)
-    assert (barrier.EXACT, barrier.ROWS_PER_RANK) == rules  # those that one table tries are not left for the next
+    assert rules == (barrier.EXACT, barrier.ROWS_PER_RANK)  # those that one table tries are not left for the next
     page, about = (tmp_path / "bss.md").read_text(), json.loads((tmp_path / "bss.json").read_text())
     assert "`python benchmarks/bss.py barriers --runs 2 --finest 0.5`" in page
     assert f"torch {torch.__version__}" in page
