@@ -6,7 +6,7 @@ import torch
 
 import labelwise as lw
 from labelwise.choose import fisher, fisher_rows
-from labelwise.errors import ArgumentError, NeedError
+from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.keys import Key
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
@@ -169,6 +169,13 @@ def test_a_design_keeps_no_factor_of_the_rows_it_has_seen():
         design.move(parts, -1)
     kept = sum(tensor.numel() for _, row in design._moved for tensor in row)
     assert kept == 5 * (4 + 50)
+
+
+def test_lengths_that_float64_cannot_hold_together_are_refused_in_words():
+    p, h = np.random.default_rng(0).dirichlet(np.full(3, 0.1), 24), np.random.default_rng(1).normal(size=(24, 2))
+    h[::2] *= 1e9
+    with pytest.raises(NumericsError, match="larger lambda_ or scale embeddings"):
+        lw.select(lw.strategies.Bait(lambda_=1e-6), 7, probs=p, embedding=h)
 
 
 def test_a_worn_state_is_refreshed(monkeypatch: pytest.MonkeyPatch):

@@ -181,12 +181,7 @@ class Design:
     def refresh(self) -> None:
         """Invert M anew: differences of differences lose digits."""
         self.flat, self.age = None, 0
-        factor, failed = torch.linalg.cholesky_ex(self._write())
-        if int(failed):
-            raise NumericsError(
-                "Bait: the information matrix cannot be inverted in float64; pass a larger lambda_ or scale embeddings."
-            )
-        self.inverse_GG = torch.cholesky_inverse(factor)
+        self.inverse_GG = torch.cholesky_inverse(_factor(self._write()))
 
     def middle(self) -> Tensor:
         """M^-1 F M^-1."""
@@ -233,7 +228,7 @@ class Design:
         u_rG = self.scale**0.5 * row.explicit()[0]
         half_Gr = self.inverse_GG @ u_rG.T
         gram_rr = torch.eye(len(u_rG), dtype=torch.float64) - sign * (u_rG @ half_Gr)
-        z_Gr = torch.linalg.solve_triangular(torch.linalg.cholesky(gram_rr), half_Gr.T, upper=False).T
+        z_Gr = torch.linalg.solve_triangular(_factor(gram_rr), half_Gr.T, upper=False).T
         onto_Gr = self.target_GG @ z_Gr
         w_Gr = self.inverse_GG @ onto_Gr + (sign / 2) * z_Gr @ (z_Gr.T @ onto_Gr)
         self.flat = None
@@ -242,6 +237,16 @@ class Design:
         self.age += 1
         # The rows that the step is for are of the batch too.
         return Step(self.scale**0.5 * z_Gr, self.scale**0.5 * w_Gr, row.classes, sign)
+
+
+def _factor(matrix: Tensor) -> Tensor:
+    """Its Cholesky factor, or what can be done where digits do not suffice for one."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        raise NumericsError(
+            "Bait: the information matrix cannot be inverted in float64; pass a larger lambda_ or scale embeddings."
+        )
+    return factor
 
 
 def change_of_trace(p_Nrr: Tensor, q_Nrr: Tensor, sign: int) -> Tensor:
