@@ -35,6 +35,7 @@ EMBEDDING = Embedding()
 ROUNDING = 1e-13  # of a trace, relative, with room to spare
 TINY = torch.finfo(torch.float64).tiny
 WRITTEN = 64  # rows whose factors are written into M at once
+CACHE = 3_000_000  # bytes that stay near a core
 STEPS, FEW = 12, 4  # of the power method, and its vectors
 ABOVE = 1.02  # what is tried first as a bound, over what the power method found
 
@@ -125,6 +126,12 @@ def together(blocks: Sequence[Parts]) -> Parts:
     """The rows of several blocks as one."""
     probs = [parts.p_NC for parts in blocks if parts.p_NC is not None]
     return Parts(torch.cat(probs) if probs else None, torch.cat([parts.h_ND for parts in blocks]))
+
+
+def in_cache(classes: int) -> int:
+    """Rows that a step changes at once so that what it needs stays in the cache of a core."""
+    rank = max(1, classes - 1)
+    return max(32, CACHE // (16 * rank * (classes + 2 * rank)))
 
 
 class Step:

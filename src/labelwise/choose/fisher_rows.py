@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labelwise.choose.fisher import Design, Form, Parts, Step, bounds, change_of_trace, ever, traces
+from labelwise.choose.fisher import Design, Form, Parts, Step, bounds, change_of_trace, ever, in_cache, traces
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 
@@ -23,6 +23,7 @@ SOLVED = 2048  # rows whose small systems are solved at once
 FIRST = 32  # rows that are solved for a floor
 ALMOST, MORE = 1 - 1e-9, 1 + 1e-9  # rows within this of the best are still looked at exactly
 NARROW = 128  # columns up to which embeddings are kept beside P and Q, instead of being read again for every pick
+FEW = 4  # one in so many rows may be held while others are brought beside them
 UNKNOWN = 1e300  # a gain that no row has; infinity times nothing would not be a number
 PER_ROW = ("held", "P", "Q", "probs", "h", "traces", "taken")  # of the rows that are held
 
@@ -71,7 +72,28 @@ def begin(form: Form, design: Design, drawn: Drawn | None, largest: float, bar: 
         state["ever"] = torch.full((len(state["at"]), 2), UNKNOWN, dtype=torch.float64, device=shard.device)
     for name in PER_ROW:
         state.pop(name, None)
-    held = (_bound(shard, largest) >= bar).nonzero()[:, 0]
+    _compute(form, design, largest, bar, (_bound(shard, largest) >= bar).nonzero()[:, 0], shard)
+    return _others(shard, largest)
+
+
+def bring(form: Form, design: Design, largest: float, bar: float, shard: Shard) -> float:
+    """Hold also the other rows that may gain as much as `bar`; what none of the rest may gain."""
+    state = shard.state
+    bound = _bound(shard, largest)
+    bound[state["held"]] = -torch.inf
+    coming = (bound >= bar).nonzero()[:, 0]
+    if FEW * (len(coming) + len(state["held"])) > len(state["at"]):
+        return begin(form, design, None, largest, bar, shard)  # there is no room for two of the large arrays
+    there = {name: state.pop(name) for name in PER_ROW if name in state}
+    _compute(form, design, largest, bar, coming, shard)
+    for name, array in there.items():
+        state[name] = torch.cat([array, state[name]])
+    return _others(shard, largest)
+
+
+def _compute(form: Form, design: Design, largest: float, bar: float, held: Tensor, shard: Shard) -> None:
+    """P and Q, from their definition, of these rows as the ones that are held, if they may gain as much as `bar`."""
+    state = shard.state
     _room(form, shard, len(held))
     inverse_GG, middle_GG, kept = design.inverse_GG.to(shard.device), design.middle().to(shard.device), 0
     for at, rows in shard.some_blocks(state["at"][held], 4 * form.classes * (form.width + 4 * form.classes)):
@@ -90,13 +112,12 @@ def begin(form: Form, design: Design, drawn: Drawn | None, largest: float, bar: 
     _only(shard, torch.arange(kept, device=shard.device))
     state["traces"] = traces(state["P"], state["Q"])
     state["taken"] = torch.zeros(kept, dtype=torch.bool, device=shard.device)
-    return _others(shard, largest)
 
 
 def part(largest: float, bar: float, shard: Shard) -> float:
     """Let go of P and Q of the rows that were taken or cannot gain as much as `bar`; what none without may gain."""
     state = shard.state
-    for where in _slices(shard, 8 * state["P"][:1].numel()):
+    for where in _slices(shard, shard.block_rows(8 * state["P"][:1].numel())):
         found = torch.stack(ever(state["P"][where], state["Q"][where], largest), 1)
         state["ever"][state["held"][where]] = found.masked_fill(state["taken"][where, None], -UNKNOWN)
     _only(shard, (_bound(shard, largest, state["held"]) >= bar).nonzero()[:, 0])
@@ -179,12 +200,11 @@ def _only(shard: Shard, stay: Tensor) -> None:
             array[to : to + len(some)] = array[some]
             to += len(some)
         # A small part of a large array is copied, so that the rest of it is given back.
-        shard.state[name] = array[:to].clone() if 4 * to < len(array) else array[:to]
+        shard.state[name] = array[:to].clone() if FEW * to < len(array) else array[:to]
 
 
-def _slices(shard: Shard, scratch: int) -> Iterator[slice]:
-    """The rows that are held, in blocks."""
-    size = shard.block_rows(scratch)
+def _slices(shard: Shard, size: int) -> Iterator[slice]:
+    """The rows that are held, in blocks of `size`."""
     for start in range(0, len(shard.state["held"]), size):
         yield slice(start, min(start + size, len(shard.state["held"])))
 
@@ -192,6 +212,9 @@ def _slices(shard: Shard, scratch: int) -> Iterator[slice]:
 def _held(form: Form, shard: Shard) -> Iterator[tuple[slice, Parts]]:
     """Blocks of the rows that are held."""
     state = shard.state
-    for where in _slices(shard, 16 * form.rank * (form.classes + form.rank)):
+    size = shard.block_rows(16 * form.rank * (form.classes + form.rank))
+    if shard.device.type == "cpu":
+        size = min(size, in_cache(form.classes))
+    for where in _slices(shard, size):
         h_nD = state["h"][where] if "h" in state else form.columns(shard.rows(state["at"][state["held"][where]]))
         yield where, Parts(None if form.regress else state["probs"][where], h_nD)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from labelwise.choose.fisher import Design, Parts, Step, change_of_trace, traces
+from labelwise.choose.fisher import Design, Parts, Step, change_of_trace, in_cache, traces
 from labelwise.choose.fisher_rows import FIRST, MORE, SOLVED, TIE
 
-BLOCK = 256  # rows that are brought up to date at once: what they need stays in the cache
 GONE = 8  # one in so many rows is gone when those that are left are put together
 
 
@@ -56,8 +55,9 @@ class Taken:
         self._Q_M = traces(self._P_Mrr, self._Q_Mrr)[:, 1]
 
     def _blocks(self) -> Iterator[slice]:
-        for start in range(0, len(self._here), BLOCK):
-            yield slice(start, start + BLOCK)
+        size = in_cache(self._parts.classes)
+        for start in range(0, len(self._here), size):
+            yield slice(start, start + size)
 
     def _together(self) -> None:
         """Keep nothing of the rows that are gone."""

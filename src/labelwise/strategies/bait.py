@@ -38,6 +38,7 @@ from labelwise.signals.spec import Embedding, Needs, Probs
 
 WORN = 1e-4  # a gain this far below those at the last refresh has lost digits that ties are told by
 OLD = 50  # picks after which M is inverted anew before rows are let go
+RENEWED = 500  # picks after which M is inverted anew, and P and Q of all rows computed from it, when rows come back
 PARTED = 50  # picks after which P and Q of rows that fell behind are let go
 AHEAD = 100  # picks for which none of them should have to come back
 SLOWER = 7  # thin products in float64 are that far below the rate that hours are counted with (docs/scale.md)
@@ -196,9 +197,14 @@ class Bait(Strategy):
             best = pool.best(fisher_rows.gain, 1, TIE)
             bar = _bar(picked)
             while others >= float(best.values[0]) * ALMOST or (fresh and float(best.values[0]) < WORN * fresh):
-                design.refresh()
-                largest, fresh = design.largest(), 0.0
-                others = max(pool.map(functools.partial(fisher_rows.begin, form, design, drawn, largest, bar)))
+                if float(best.values[0]) < WORN * fresh or design.age > RENEWED:
+                    design.refresh()
+                    largest, fresh = design.largest(), 0.0
+                    come = functools.partial(fisher_rows.begin, form, design, drawn, largest, bar)
+                else:
+                    largest = design.largest()
+                    come = functools.partial(fisher_rows.bring, form, design, largest, bar)
+                others = max(pool.map(come))
                 best, bar = pool.best(fisher_rows.gain, 1, TIE), bar / 2 if bar > 1e-9 * others else 0.0
             fresh = max(fresh, float(best.values[0]))
             picked.append((int(best.ids[0]), float(best.values[0])))
