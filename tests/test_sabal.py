@@ -215,6 +215,7 @@ def test_the_loop_of_an_accelerator_makes_the_same_picks(
     form: str, dtype: type, alpha: float, beta: float, tau: float, monkeypatch: pytest.MonkeyPatch
 ):
     """On the CPU: the same steps, without a graph around them."""
+    monkeypatch.setattr("labelwise.choose.sparse_fused.available", lambda: False)  # kernels are for rows on a device
     monkeypatch.setattr(sparse_device, "CHUNK", 7)
     monkeypatch.setattr(sparse_device, "BUCKET", 16)
     for seed, copies in ((0, 1), (1, 1), (2, 3)):
@@ -237,6 +238,7 @@ def test_the_loop_of_an_accelerator_makes_the_same_picks(
 
 
 def test_the_loop_of_an_accelerator_looks_seldom(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("labelwise.choose.sparse_fused.available", lambda: False)
     inputs = _gradient(1, n=300, c=5, d=16)
     monkeypatch.setattr("labelwise.strategies.sabal.fits", lambda problem: True)
     assert lw.select("sabal-greedy", 128, **inputs).notes["sweeps"] <= 5

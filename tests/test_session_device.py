@@ -652,7 +652,9 @@ def test_gradients_that_a_reader_remembers_do_not_travel() -> None:
 # ---- CUDA ----------------------------------------------------------------------------------------------------------
 
 
+# The first backward pass of a process makes torch say so where its thread has not met the device yet.
 @cuda
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
 @pytest.mark.parametrize("name", EVERY)
 def test_cuda_makes_the_picks_of_the_cpu(name: str, expected: Any) -> None:
     """One model of float64 that was trained on the CPU, read on either device."""
