@@ -9,9 +9,11 @@ them. Only inside `second_device()`: there, functions of torch that make tensors
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,12 @@ CPU = torch.device("cpu")
 BLIND = {Tensor.numpy, Tensor.__array__}
 COPIES = {Tensor.to, Tensor.copy_, Tensor.type_as, Tensor.new_tensor, torch.tensor, torch.as_tensor}
 INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
+# What makes the host wait for an accelerator whatever it is given: numbers that are read, and answers whose shape, or
+# whose error, only the device knows.
+READ = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.cpu}
+READ |= {torch.equal, Tensor.equal, torch.allclose, torch.nonzero, Tensor.nonzero, torch.unique, Tensor.unique}
+READ |= {torch.masked_select, Tensor.masked_select, torch.bincount, Tensor.bincount, torch.block_diag}
+READ |= {torch.linalg.solve, torch.linalg.inv, torch.linalg.cholesky, torch.linalg.eigh, torch.linalg.eigvalsh}
 JOINED = {torch.cat, torch.stack}  # here a number of the CPU is none either
 _homeward = False
 
@@ -45,20 +53,54 @@ class Mixed(AssertionError):
 
 
 class Second(TorchFunctionMode):
-    """Counts what crosses from the second device to the CPU, by its size in numbers."""
+    """Counts what crosses from the second device to the CPU, by its size in numbers, and where the host would wait.
+
+    `waits` is by the line of the library that asked. Kernels of torch that look at their answers inside (a
+    decomposition of many matrices, say) may wait more often than is seen from here.
+    """
 
     def __init__(self) -> None:
         TorchFunctionMode.__init__(self)
         self.crossed: Counter[int] = Counter()
+        self.waits: Counter[str] = Counter()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         there = [one for one in tree_leaves((args, kwargs or {})) if isinstance(one, Away)]
         found = called(func, args, kwargs or {})
+        if _waits(func, args, kwargs or {}, bool(there), found):
+            self.waits[_asked_at()] += 1
         into = found if func not in (Tensor.copy_, Tensor.__setitem__) else args[0]
         brought = isinstance(into, Tensor) and not isinstance(into, Away)
         if there and (brought or func in (Tensor.tolist, Tensor.item)):
             self.crossed[there[0].numel()] += 1
         return found
+
+
+def _waits(func: Any, args: Any, kwargs: dict[str, Any], there: bool, found: Any) -> bool:
+    """Whether the host would wait for an accelerator, as `torch.cuda.set_sync_debug_mode` counts it."""
+    if func in READ:
+        return there
+    if func in INDEXED and isinstance(args[0], Away):
+        at = [one for one in tree_leaves(args[1]) if isinstance(one, Tensor)]
+        brought = [one for one in args[2:] if isinstance(one, Tensor)]
+        return any(one.dtype == torch.bool or not isinstance(one, Away) for one in at) or any(
+            not isinstance(one, Away) for one in brought
+        )
+    if func in (torch.tensor, torch.as_tensor, Tensor.new_tensor):
+        return isinstance(found, Away)
+    if func in (Tensor.to, Tensor.copy_):
+        into, given = (args[0], args[1]) if func is Tensor.copy_ else (found, args[0])
+        crosses = isinstance(into, Away) != isinstance(given, Away)
+        return crosses and not (kwargs.get("non_blocking") and isinstance(into, Away))
+    return func is torch.where and len(args) == 1 and there
+
+
+def _asked_at() -> str:
+    """The line of the library that is at work."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and "labelwise" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 @contextmanager

@@ -107,7 +107,9 @@ class Board:
         fall_T = (trial.tops[0] - tops_T + problem.slack) / problem.size
         tail_3T = torch.stack([room_T, torch.ones_like(room_T), fall_T])
         loose = LOOSE * max(1.0, len(r_AB) / COSTLY) * trial.spread
-        full = bool(2 * problem.terms.tau * problem.longest * trial.rest_T[steps] > loose)
+        # Read together: on a device the host waits for each answer.
+        rest, moved = torch.stack([trial.rest_T[steps], phi_X @ after_X.abs()]).tolist()
+        full = 2 * problem.terms.tau * problem.longest * rest > loose
         check = _Check(
             Factored(trial.g.left / left_X[:, None], trial.g.right / right_X[:, None]),
             torch.cat([-reach / problem.k * phi_X[:, None] * weight_XT, tail_3T]),
@@ -123,7 +125,7 @@ class Board:
             self._settle(r_AB, self.eps * length(r_AB))
         else:
             moved_AB = adjoint(trial.g, after_X) / problem.k
-            self._settle(self.at_AB + moved_AB, self._blur + self.eps * float(phi_X @ after_X.abs()))
+            self._settle(self.at_AB + moved_AB, self._blur + self.eps * moved)
         start = len(trial.g) - steps + good
         self._undo(trial.g[start:], -after_X[start:], trial.ids[good:])
         return good
@@ -172,8 +174,7 @@ def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
     """The largest lead (T,) of an open row at each step; c moves on."""
     x = Factored(*(side.to(shard.device, shard.dtype) for side in (check.x.left, check.x.right)))
     matrix_TQ, r_AB, many = check.matrix_QT.T.to(shard.device, shard.dtype), check.r_AB.to(shard.device), len(x)
-    unit = 1.0 if check.move_X is None else max(float(check.move_X.abs().max()), TINY)
-    move_X = None if check.move_X is None else (check.move_X / unit).to(shard.device, shard.dtype)
+    move_X, unit = (None, None) if check.move_X is None else _in_units(check.move_X, shard)
     worst_T = matrix_TQ.new_full((len(matrix_TQ),), -torch.inf)
     lead_N = (_score(problem.terms.tau, shard) - check.top).div_(problem.size).to(shard.dtype)
     lead_N.masked_fill_(~shard.state["open"], CLOSED)
@@ -195,11 +196,16 @@ def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
 def _move(problem: Problem, x: Factored, move_X: Tensor, shard: Shard) -> None:
     """Move c by these multiples of each row's products with x, rows of length one."""
     x = Factored(*(side.to(shard.device, shard.dtype) for side in (x.left, x.right)))
-    unit = max(float(move_X.abs().max()), TINY)
-    part_X = (move_X / unit).to(shard.device, shard.dtype)
+    part_X, unit = _in_units(move_X, shard)
     for where, g in problem.form.blocks(shard, 3 * len(x)):
         along_XN = (x.left @ g.left.T).mul_(x.right @ g.right.T)
         shard.state["c"][where] += (part_X @ along_XN).double() * unit
+
+
+def _in_units(move_X: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
+    """These numbers as multiples of the largest, in the precision of the rows, and the largest."""
+    unit = move_X.abs().amax().clamp(min=TINY)
+    return (move_X / unit).to(shard.device, shard.dtype), unit.to(shard.device)
 
 
 def _sweep(problem: Problem, r_AB: Tensor, exact: bool, shard: Shard) -> None:

@@ -71,6 +71,7 @@ class Shard:
         self.said = ""  # where the rows were placed, for the notes of a selection; nothing where it goes without saying
         self._whose = whose  # what a row is called in an error
         self._checked = False
+        self._found: tuple[Tensor, Tensor, Tensor] | None = None  # the last question of `find` and its answer
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -123,6 +124,9 @@ class Shard:
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The asked ids that live here: their places in the question, and their positions in this shard."""
+        # The same rows are often asked for several times in a row, and on a device each answer makes the host wait.
+        if self._found is not None and ids.device.type == "cpu" and torch.equal(ids, self._found[0]):
+            return self._found[1:]
         asked = ids.to(self.device)
         by_id = self.state.get("by_id")
         if by_id is None:  # sorted once; a shard's ids never change
@@ -130,7 +134,9 @@ class Shard:
         sorted_ids = self.ids[by_id]
         place = torch.searchsorted(sorted_ids, asked).clamp(max=len(self) - 1)
         here = (sorted_ids[place] == asked).nonzero()[:, 0]
-        return here, by_id[place[here]]
+        positions = by_id[place[here]]
+        self._found = (ids.clone(), here, positions) if ids.device.type == "cpu" else None
+        return here, positions
 
     def kept(self) -> dict[str, dict[Any, Tensor]]:
         """All that a selection has changed here so far: with it, a shard of the same rows can go on from this point."""
