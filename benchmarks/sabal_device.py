@@ -83,7 +83,7 @@ def times() -> None:
     size, rate, k = inputs["embedding"].nbytes, copy_rate(), SHAPE[3]
     print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
     fused = sparse_fused.small_enough
-    for name, path in {"triton": fused, "torch": lambda problem: False}.items():
+    for name, path in {"triton": fused, "torch": lambda shape, shard: False}.items():
         doors.small_enough = path  # type: ignore[attr-defined]
         sparse_iht_device.small_enough = path  # type: ignore[attr-defined]
         for strategy, reads in ((Sabal(), k), (IHT, 200)):

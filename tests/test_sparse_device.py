@@ -33,7 +33,7 @@ def test_rows_that_are_near_are_told_apart_on_the_device(strategy, copies, monke
     by_float64 = sparse_device._Loop._by_float64
     monkeypatch.setattr(sparse_device._Loop, "_by_float64", lambda loop: (hosts.append(1), by_float64(loop))[1])
     monkeypatch.setattr(doors, "fits", lambda problem: True)
-    monkeypatch.setattr(doors, "small_enough", lambda problem: False)
+    monkeypatch.setattr(doors, "small_enough", lambda shape, shard: False)
     got = lw.select(strategy, 30, **inputs)
     assert got.ids.tolist() == expected.ids.tolist()
     np.testing.assert_allclose(got.weights, expected.weights, atol=1e-6)
@@ -46,7 +46,7 @@ def test_few_near_rows_do_not_ask_the_host(monkeypatch):
     inputs = near_rows(rows=60)
     expected = lw.select("sabal-greedy", 20, **inputs)
     monkeypatch.setattr(doors, "fits", lambda problem: True)
-    monkeypatch.setattr(doors, "small_enough", lambda problem: False)
+    monkeypatch.setattr(doors, "small_enough", lambda shape, shard: False)
     monkeypatch.setattr(sparse_device._Loop, "_by_float64", None)
     assert lw.select("sabal-greedy", 20, **inputs).ids.tolist() == expected.ids.tolist()
 

@@ -70,31 +70,34 @@ class Around:
 
     def held(self, rows: Rows) -> Tensor:
         """In how many of the balls each row (N,) lies."""
-        at, _, sure_NM = self._inside(rows.tensor(self.signal))
-        found_N = torch.bincount(at, minlength=len(rows))
-        return found_N if sure_NM is None else found_N + sure_NM.count_nonzero(1)
+        at, _, held, sure_NM = self._inside(rows.tensor(self.signal))
+        return self._of_rows(at, held, sure_NM, len(rows))
 
     def counts(self, rows: Rows, who_N: Tensor) -> tuple[Tensor, Tensor]:
         """In how many of the balls each row (N,) lies, and how many of the rows of `who_N` each ball (M,) holds."""
-        at, centre, sure_NM = self._inside(rows.tensor(self.signal))
-        of_row_N = torch.bincount(at, minlength=len(rows))
-        of_ball_M = torch.bincount(centre[who_N[at]], minlength=len(self.centre_MD))
+        at, centre, held, sure_NM = self._inside(rows.tensor(self.signal))
+        of_ball_M = _counted(centre, held & who_N[at], len(self.centre_MD))
         if sure_NM is not None:
-            of_row_N += sure_NM.count_nonzero(1)
-            of_ball_M += (sure_NM if bool(who_N.all()) else sure_NM[who_N]).count_nonzero(0)
-        return of_row_N, of_ball_M
+            of_ball_M += _lines(sure_NM, who_N).count_nonzero(0)
+        return self._of_rows(at, held, sure_NM, len(rows)), of_ball_M
 
     def pairs(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """All pairs of a row and a ball that it lies in: positions of the rows, positions of the centres."""
-        at, centre, sure_NM = self._inside(rows.tensor(self.signal))
+        at, centre, held, sure_NM = self._inside(rows.tensor(self.signal))
+        at, centre = at[held], centre[held]
         if sure_NM is not None:
             sure_at, sure_centre = sure_NM.nonzero(as_tuple=True)
             at, centre = torch.cat([at, sure_at]), torch.cat([centre, sure_centre])
         return at, centre
 
-    def _inside(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Pairs that were measured and are inside, and, where the product is over all columns, those that are surely
-        so by it (N, M).
+    @staticmethod
+    def _of_rows(at: Tensor, held: Tensor, sure_NM: Tensor | None, rows: int) -> Tensor:
+        found_N = _counted(at, held, rows)
+        return found_N if sure_NM is None else found_N + sure_NM.count_nonzero(1)
+
+    def _inside(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Pairs that were measured, which of them are inside and, where the product is over all columns, those that
+        are surely so by it (N, M).
         """
         turned_NE = self._turned(x_ND)
         slack_N1 = self._noise * sq_norm(x_ND)[:, None]
@@ -109,7 +112,9 @@ class Around:
             at, centre = (depth_NM[some] >= 0).nonzero(as_tuple=True)
             at = some[at]
         held = self._measured(x_ND, at, centre)
-        return at[held], centre[held], sure_NM
+        if x_ND.device.type == "cpu":  # few are; with a device the host would wait to know how many
+            at, centre, held = at[held], centre[held], held[held]
+        return at, centre, held, sure_NM
 
     def _turned(self, x_ND: Tensor) -> Tensor:
         along_DE = self.balls.along_DE
@@ -123,6 +128,20 @@ class Around:
             for i, j in zip(at.split(step), centre.split(step))
         ]
         return torch.cat(held)
+
+
+def _lines(table_NM: Tensor, which_N: Tensor) -> Tensor:
+    """These lines of a table of yes and no; the others are gone, or no throughout where the host does not wait."""
+    if table_NM.device.type == "cpu":
+        return table_NM if bool(which_N.all()) else table_NM[which_N]
+    return table_NM & which_N[:, None]
+
+
+def _counted(place: Tensor, which: Tensor, most: int) -> Tensor:
+    """How many of `which` there are at each place below `most`."""
+    if place.device.type == "cpu":
+        return torch.bincount(place[which], minlength=most)
+    return place.new_zeros(most).index_add_(0, place, which.long())  # the host does not wait for it
 
 
 def some_of(most: int, rows: int) -> int:

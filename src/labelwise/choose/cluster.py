@@ -12,6 +12,7 @@ from labelwise.choose.memory import Size
 from labelwise.choose.progress import stage, tick
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
+from labelwise.signals.adding import add_at
 from labelwise.signals.spec import Signal
 
 ITERATIONS = 20
@@ -85,7 +86,7 @@ def _sums(signal: Signal, clusters: int, shard: Shard) -> Tensor:
         if total is None:
             total = x_ND.new_zeros(clusters, x_ND.shape[1] + 1)
         number_N = shard.state["cluster"][where]
-        total[:, :-1].index_add_(0, number_N, x_ND)
-        total[:, -1].index_add_(0, number_N, torch.ones_like(number_N, dtype=torch.float64))
+        add_at(total[:, :-1], number_N, x_ND)
+        add_at(total[:, -1], number_N, torch.ones_like(number_N, dtype=torch.float64))
     assert total is not None, "shards are never empty"
     return total.cpu()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise.keys import Key
+from labelwise.shards.devices import sent
 
 GROUPS = 256  # of configurations, for a first bound
 PART = 1 << 20  # numbers of a table of predictive probabilities: it is read again at once
@@ -83,8 +84,7 @@ class Joint:
         q_G = self.q_M.new_zeros(len(seeds_GK)).index_add_(0, group_M, self.q_M)
         mix_GK = self.draw_MK.new_zeros(len(seeds_GK), draws)
         mix_GK.index_add_(0, group_M, self.q_M[:, None] * self.draw_MK)
-        there_G = q_G > 0
-        return Joint(q_G[there_G], mix_GK[there_G] / q_G[there_G, None])
+        return Joint(q_G, mix_GK / q_G.clamp_min(torch.finfo(q_G.dtype).tiny)[:, None])  # nothing of an empty group
 
     def take(self, p_KC: Tensor, most: int, key: Key) -> Joint:
         """The configurations after a row with probabilities `p_KC` was taken, sampled if they were more than `most`."""
@@ -127,7 +127,7 @@ def _found(weight_KM: Tensor, uniform_KS: Tensor) -> Tensor:
     """Places (K, S) drawn by the weights of each row; never one of weight 0."""
     upto_KM = weight_KM.cumsum(1)
     # Divided by its own last entry the sum ends at exactly 1, at the last place of positive weight.
-    return torch.searchsorted(upto_KM / upto_KM[:, -1:], uniform_KS.to(weight_KM.device))
+    return torch.searchsorted(upto_KM / upto_KM[:, -1:], sent(uniform_KS, weight_KM.device))
 
 
 def _entropy(p: Tensor) -> Tensor:

@@ -26,12 +26,14 @@ from labelwise.choose.sparse_form import Form, wide
 from labelwise.choose.strategy import TIE
 from labelwise.errors import NumericsError
 from labelwise.shards import Shard, Shards
+from labelwise.shards.devices import sent
 from labelwise.signals.rows import Factored
 
 TINY = 1e-300
 PART = 1024  # picked rows that are widened at once
 SMALLEST, LARGEST = 1e-90, 1e90  # of squared vectors and of beta: a step has their third powers
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
+MOST_PRODUCTS = 16_384  # picks up to which products of all pairs of them are kept: 2 GB then
 KEPT = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "open")
 
 
@@ -45,7 +47,8 @@ def memory(size: Size, a: int, b: int) -> int:
     listed = 6 * 1024 * (a + b) * 8 + 16 * 1024 * 64 * 8
     laid_out = size.rows * ((2 * a + b) * size.number + 96)
     laid_out += min(size.rows * (a + b) * 8, 1 << 29) + min(size.k**2 * 8, 1 << 29)
-    laid_out += 32 * min(size.k, 8192) * (min(size.k, 8192) + 2048)  # products of picked rows, see sparse_gram.py
+    products = size.k if size.k <= MOST_PRODUCTS else 0
+    laid_out += 32 * products * (products + 2048)  # of picked rows and a list, see sparse_gram.py
     return 144 * size.rows + picked + listed + 16 * 8 * a * b + (laid_out if size.accelerator else 0)
 
 
@@ -146,7 +149,9 @@ def gather(problem: Problem, ids: Tensor) -> Factored:
     """g of the rows with these ids, in this order, in the precision of the rows."""
     parts = problem.pool.map(functools.partial(_gather, problem.form, ids))
     home = problem.v_AB.device
-    order = torch.cat([place.to(home) for place, _ in parts]).argsort()
+    if len(parts) == 1:  # in this order already
+        return parts[0][1]
+    order = sent(torch.cat([place for place, _ in parts]).argsort(), home)
     left, right = (torch.cat([getattr(x, side).to(home) for _, x in parts])[order] for side in ("left", "right"))
     return Factored(left, right)
 
@@ -155,7 +160,9 @@ def beside(problem: Problem, name: str, ids: Tensor) -> Tensor:
     """What rows keep under `name`, for the rows with these ids, in this order."""
     parts = problem.pool.map(functools.partial(_beside, name, ids))
     home = problem.v_AB.device
-    order = torch.cat([place.to(home) for place, _ in parts]).argsort()
+    if len(parts) == 1:
+        return parts[0][1]
+    order = sent(torch.cat([place for place, _ in parts]).argsort(), home)
     return torch.cat([values.to(home) for _, values in parts])[order]
 
 

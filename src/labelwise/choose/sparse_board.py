@@ -12,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labelwise.choose.sparse import TINY, Problem, adjoint, forward, length
+from labelwise.choose.sparse import TINY, Problem, adjoint, forward
 from labelwise.choose.sparse_form import wide
 from labelwise.shards import Shard
+from labelwise.shards.devices import sent
 from labelwise.signals.rows import Factored
 
 LOOSE = 0.02  # c is computed afresh when the bound on R's other moves is this share of the spread of a list,
@@ -37,6 +38,7 @@ class Trial:
     g: Factored  # the rows that R moved along (X = e + m)
     weight_XT: Tensor  # their weights before each step and, last, after all of them (X, m + 1)
     rest_T: Tensor  # how far R moved for other reasons (m + 1,)
+    rest: float  # the last of these
     spread: float  # from the best score in the list to the lowest
 
 
@@ -60,7 +62,7 @@ class Board:
         """Compute c of every row for this R."""
         self._problem.pool.map(functools.partial(_sweep, self._problem, r_AB, False))
         self._undo(self._none, self.back[:0], [])
-        self._settle(r_AB, self.eps * length(r_AB))
+        self._settle(r_AB)
         self._swept = True
 
     def exact(self, r_AB: Tensor) -> tuple[int, float]:
@@ -75,7 +77,7 @@ class Board:
         problem, tau = self._problem, self._problem.terms.tau
         if self.at_AB is not r_AB:
             self.sweep(r_AB)
-        blur = 2 * tau * self._blur
+        blur = 2 * tau * float(self._blur)
         floor = max(problem.pool.map(functools.partial(_surely, tau, blur))) - problem.slack
         found = problem.pool.map(functools.partial(_perhaps, problem, r_AB, blur, floor))
         if any(one is None for one in found):
@@ -103,13 +105,11 @@ class Board:
         weight_XT, after_X = trial.weight_XT[:, :steps], trial.weight_XT[:, steps]
         reach = 2 * problem.terms.tau / problem.size
         room_T = reach * (trial.rest_T[:steps] + self._blur + self.eps * (phi_X @ weight_XT.abs()))
-        tops_T = torch.tensor(trial.tops, dtype=torch.float64, device=room_T.device)
+        tops_T = sent(torch.tensor(trial.tops, dtype=torch.float64), room_T.device)
         fall_T = (trial.tops[0] - tops_T + problem.slack) / problem.size
         tail_3T = torch.stack([room_T, torch.ones_like(room_T), fall_T])
         loose = LOOSE * max(1.0, len(r_AB) / COSTLY) * trial.spread
-        # Read together: on a device the host waits for each answer.
-        rest, moved = torch.stack([trial.rest_T[steps], phi_X @ after_X.abs()]).tolist()
-        full = 2 * problem.terms.tau * problem.longest * rest > loose
+        full = 2 * problem.terms.tau * problem.longest * trial.rest > loose
         check = _Check(
             Factored(trial.g.left / left_X[:, None], trial.g.right / right_X[:, None]),
             torch.cat([-reach / problem.k * phi_X[:, None] * weight_XT, tail_3T]),
@@ -122,10 +122,10 @@ class Board:
         good = int(beaten_T.to(torch.uint8).argmax()) if bool(beaten_T.any()) else steps
         self.fresh, self._swept = self._swept, full and good == steps
         if full:
-            self._settle(r_AB, self.eps * length(r_AB))
+            self._settle(r_AB)
         else:
             moved_AB = adjoint(trial.g, after_X) / problem.k
-            self._settle(self.at_AB + moved_AB, self._blur + self.eps * moved)
+            self._settle(self.at_AB + moved_AB, self._blur + self.eps * (phi_X @ after_X.abs()))
         start = len(trial.g) - steps + good
         self._undo(trial.g[start:], -after_X[start:], trial.ids[good:])
         return good
@@ -145,11 +145,15 @@ class Board:
         back_X = self.back * left_X * right_X / problem.k
         x = Factored(g.left / left_X[:, None], g.right / right_X[:, None])
         problem.pool.map(functools.partial(_move, problem, x, back_X / problem.k))
-        self._settle(self.at_AB + adjoint(g, self.back) / problem.k, self._blur + self.eps * float(back_X.abs().sum()))
+        self._settle(self.at_AB + adjoint(g, self.back) / problem.k, self._blur + self.eps * back_X.abs().sum())
         self._undo(self._none, self.back[:0], [])
 
-    def _settle(self, at_AB: Tensor, blur: float) -> None:
-        self.at_AB, self._blur = at_AB, blur  # blur: rounding in c, as a length of R
+    def _settle(self, at_AB: Tensor, blur: Tensor | None = None) -> None:
+        """c is of this R; `blur` is the rounding in it, as a length of R, where c was not computed afresh.
+
+        A tensor, which a device need not be waited for.
+        """
+        self.at_AB, self._blur = at_AB, self.eps * torch.linalg.vector_norm(at_AB) if blur is None else blur
         self.sweeps += 1
 
     def _undo(self, g: Factored, back: Tensor, ids: list[int]) -> None:
@@ -174,7 +178,7 @@ def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
     """The largest lead (T,) of an open row at each step; c moves on."""
     x = Factored(*(side.to(shard.device, shard.dtype) for side in (check.x.left, check.x.right)))
     matrix_TQ, r_AB, many = check.matrix_QT.T.to(shard.device, shard.dtype), check.r_AB.to(shard.device), len(x)
-    move_X, unit = (None, None) if check.move_X is None else _in_units(check.move_X, shard)
+    moving = None if check.move_X is None else _in_units(check.move_X, shard)
     worst_T = matrix_TQ.new_full((len(matrix_TQ),), -torch.inf)
     lead_N = (_score(problem.terms.tau, shard) - check.top).div_(problem.size).to(shard.dtype)
     lead_N.masked_fill_(~shard.state["open"], CLOSED)
@@ -186,10 +190,10 @@ def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
         row_QN[many] = length_N[where]
         row_QN[many + 1] = lead_N[where]
         worst_T = torch.maximum(worst_T, (matrix_TQ @ row_QN).amax(1))
-        if move_X is None:
+        if moving is None:
             c_N[where] = forward(g, r_AB) / problem.k
         else:
-            c_N[where] += (move_X @ along_XN).double() * unit
+            c_N[where] += (moving[0] @ along_XN).double() * moving[1]
     return worst_T
 
 
@@ -252,9 +256,9 @@ def _score(tau: float, shard: Shard) -> Tensor:
 def _close(listed: Tensor, shard: Shard) -> None:
     """Rows outside the list that are not taken are open: they have to be checked."""
     open_N = ~shard.state["taken"]
-    open_N[shard.find(listed)[1]] = False
+    open_N.index_fill_(0, shard.find(listed)[1], False)
     shard.state["open"] = open_N
 
 
 def _take(ids: Tensor, shard: Shard) -> None:
-    shard.state["taken"][shard.find(ids)[1]] = True
+    shard.state["taken"].index_fill_(0, shard.find(ids)[1], True)

@@ -26,10 +26,10 @@ SCORERS, SLOPING, ADDING = 528, 1056, 132  # most programs of the three kinds of
 TILE, WALK, FEW = (64, 64, 4), (64, 64, 4), (16, 64, 4)  # rows, numbers of each, warps; FEW for the support
 
 
-def small_enough(problem: Problem) -> bool:
-    """Whether the kernels are made for rows of this shape."""
-    a, b = problem.v_AB.shape
-    return a <= MOST_LEFT and b <= MOST_RIGHT and available()
+def small_enough(shape: tuple[int, ...], shard: Shard) -> bool:
+    """Whether the kernels are made for rows that are matrices of this shape, and can be compiled where they are."""
+    a, b = shape
+    return a <= MOST_LEFT and b <= MOST_RIGHT and shard.device.type == "cuda" and available()
 
 
 def joined(problem: Problem, shard: Shard) -> Factored:

@@ -24,14 +24,13 @@ import torch
 from torch import Tensor
 
 from labelwise.choose.progress import tick
-from labelwise.choose.sparse import TINY, Problem, beside, forward, gather, share
+from labelwise.choose.sparse import MOST_PRODUCTS, TINY, Problem, beside, forward, gather, share
 from labelwise.choose.sparse_board import Board, Trial
 from labelwise.choose.sparse_device import WIDEST
 from labelwise.choose.sparse_form import wide
 from labelwise.choose.sparse_greedy import AHEAD, FIRST_STEPS, GROWTH, MOST_STEPS, PULL, Picked
 from labelwise.signals.rows import Factored
 
-MOST_PICKS = 8192  # K of the picked rows takes 512 MB then
 LIST, SHORTEST, LONGEST = 256, 1024, 2048  # rows of a list: for each pick that is to be made on it, least and most
 OLDER = 32  # rows picked before whose weights moved most, which a check counts with exactly
 ROUNDING = 1e-7  # of a length that comes from squares
@@ -39,7 +38,7 @@ ROUNDING = 1e-7  # of a length that comes from squares
 
 def suits(problem: Problem) -> bool:
     """Whether rows are on an accelerator, too wide for a product with R for each pick, and picks not too many."""
-    return problem.v_AB.device.type == "cuda" and len(problem.v_AB) > WIDEST and problem.k <= MOST_PICKS
+    return problem.v_AB.device.type == "cuda" and len(problem.v_AB) > WIDEST and problem.k <= MOST_PRODUCTS
 
 
 def greedy_by_products(problem: Problem, unit: bool = False) -> Picked:
@@ -88,15 +87,19 @@ class _Loop:
         board, k, start = self.board, self.problem.k, len(self.ids)
         listed, spread = board.listed(max(SHORTEST, min(LIST * steps, LONGEST)))
         undone, back_e = board.undone, board.back
-        ids, scores, tops, weights_WS = self._walk(listed, steps)
+        steps = min(steps, len(listed))
+        found_3W, weights_WS = self._walk(listed, steps)
         w, d_WS = weights_WS[-1], weights_WS[:, :start] - self.at_w
         reach_WS = d_WS.abs() * self.gram.diagonal()[:start].sqrt()
         moved = reach_WS[-1].topk(min(OLDER, start)).indices
         weights_WX = torch.cat([back_e.expand(len(weights_WS), -1), d_WS[:, moved], weights_WS[:, start:]], 1)
-        rows = [undone, self.g[moved], self.g[start : start + len(ids)]]
+        rows = [undone, self.g[moved], self.g[start : start + steps]]
         along = Factored(torch.cat([one.left for one in rows]), torch.cat([one.right for one in rows]))
         rest_T = self._rest(d_WS.index_fill(1, moved, 0.0), reach_WS)
-        trial = Trial(ids, scores, tops, list(weights_WS), along, weights_WX.T.contiguous(), rest_T, spread)
+        *found, rest = torch.cat([found_3W.flatten(), rest_T[-1:]]).tolist()  # here the host waits
+        places, scores, tops = (found[part * steps :][:steps] for part in range(3))
+        ids = listed[torch.tensor(places, dtype=torch.int64)].tolist()
+        trial = Trial(ids, scores, tops, list(weights_WS), along, weights_WX.T.contiguous(), rest_T, rest, spread)
         left_SA = (self.g.left[: len(w)] * w[:, None]).T
         r_AB = torch.addmm(self.problem.v_AB, left_SA, self.g.right[: len(w)], beta=-1, alpha=1 / k)
         good = board.check(trial, r_AB)
@@ -131,13 +134,13 @@ class _Loop:
         left_SA = (g.left * self.w[:, None]).T
         return torch.addmm(self.problem.v_AB, left_SA, g.right, beta=-1, alpha=1 / self.problem.k)
 
-    def _walk(self, listed: Tensor, steps: int) -> tuple[list[int], list[float], list[float], Tensor]:
-        """Picks on a list: ids, scores, the best scores, and weights (steps + 1, rows) before each and after all.
+    def _walk(self, listed: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Picks on a list: places in it, scores and best scores (3, steps); weights (steps + 1, rows) before each pick
+        and after all.
 
         Rows are those picked before, then the picks of this list, then the list itself.
         """
         problem, start = self.problem, len(self.ids)
-        steps = min(steps, len(listed))
         first, many = start + steps, start + steps + len(listed)
         rows, bonus_M = wide(gather(problem, listed)), beside(problem, "bonus", listed)
         self.g.left[first:many], self.g.right[first:many] = rows.left, rows.right
@@ -146,7 +149,7 @@ class _Loop:
         c_T = torch.mv(gram_TS[:, :start], self.w).sub_(self.f_T[:many])
         weights_WS = c_T.new_zeros(steps + 1, first)
         weights_WS[0, :start] = self.w
-        found_3W = c_T.new_zeros(3, steps)  # places in the list, scores, best scores
+        found_3W = c_T.new_zeros(3, steps)
         for step in range(steps):
             score_M = torch.sub(bonus_M, c_T[first:], alpha=2 * problem.terms.tau)
             top = score_M.max()
@@ -159,8 +162,7 @@ class _Loop:
             weights_WS[step + 1] = self._weighed(weights_WS[step], at, gram_TS, c_T)
         self.gram[start:first, :first] = gram_TS[start:first]
         self.gram[:start, start:first] = gram_TS[:start, start:]
-        places, scores, tops = found_3W.tolist()  # here the host waits
-        return [int(listed[int(place)]) for place in places], scores, tops, weights_WS
+        return found_3W, weights_WS
 
     def _products(self, rows: Factored, first: int, many: int) -> Tensor:
         """K, for now without the columns of the picks that this list will give."""

@@ -230,7 +230,8 @@ def _walk(problem: Problem, board: Board, support: Support, steps: int) -> Trial
         bonus_M[places[-1]] = -torch.inf
     picked = wide(_rows(g, places))
     along = Factored(torch.cat([undone.left, picked.left]), torch.cat([undone.right, picked.right]))
-    return Trial(listed[places].tolist(), scores, tops, before, along, weight_XT, rest_T, spread)
+    rest = float(rest_T[-1])
+    return Trial(listed[places].tolist(), scores, tops, before, along, weight_XT, rest_T, rest, spread)
 
 
 def _rows(g: Factored, places: list[int]) -> Factored:

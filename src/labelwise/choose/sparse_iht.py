@@ -18,6 +18,7 @@ from labelwise.choose.progress import tick
 from labelwise.choose.sparse import Problem, adjoint, beside, debias, forward, gather, length, line_search, share
 from labelwise.choose.sparse_form import wide
 from labelwise.shards import Best, Shard, Shards
+from labelwise.shards.devices import sent
 from labelwise.signals.rows import Factored
 
 Prox = Literal["exact", "paper"]
@@ -146,7 +147,7 @@ def _put_z(ids: Tensor, z: Tensor, shard: Shard) -> None:
     shard.state["z"].zero_()
     if len(ids):
         here, positions = shard.find(ids)
-        shard.state["z"][positions] = z.to(shard.device)[here]
+        shard.state["z"][positions] = z.to(shard.device)[sent(here, shard.device)]
 
 
 def _gradient(problem: Problem, rz_AB: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:

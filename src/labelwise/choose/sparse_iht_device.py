@@ -71,7 +71,7 @@ class _Loop:
         self.walk: Walker = PlainWalk(problem, g)
         self.few: Walker = self.walk
         self.fused: tuple[Walk, Walk] | None = None
-        if small_enough(problem) and device.type == "cuda":
+        if small_enough(problem.v_AB.shape, shard):
             self.fused = Walk(problem, g, n, WALK), Walk(problem, g, k, FEW)
             self.walk, self.few = self.fused
         sigma_N = rounded(shard.state["sigma"])

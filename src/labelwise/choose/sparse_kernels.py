@@ -74,6 +74,7 @@ def take_row(  # type: ignore[no-untyped-def]
     tl.store(w + step, -mu)
     tl.store(places + step, place)
     tl.store(scores + step, score)
+    tl.debug_barrier()  # every warp has read what the choice was made by
     tl.store(bonus + place, float("-inf"))
     h = h * (mu * per_k)
     for a in tl.static_range(A):

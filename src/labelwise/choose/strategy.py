@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from labelwise.choose import greedy_device
 from labelwise.choose.memory import Size
 from labelwise.choose.progress import tick
 from labelwise.choose.selection import Selection, equal_weights
@@ -26,7 +27,6 @@ from labelwise.signals.spec import Needs, stored
 
 TIE = 1e-12  # values this close, relative to their size, are tied in a greedy choice (float64; float32 has its own)
 TIE_SINGLE = 1e-6
-LARGEST_EXPONENT = 709.0  # of e in float64
 
 
 class Growth(NamedTuple):
@@ -147,17 +147,38 @@ class Greedy(Strategy):
         try:
             carry = self.start(pool, labelled, k)
             pool.map(functools.partial(_begin, self, carry))
-            picked = []
-            for step in range(k):
-                best = self._best(pool, carry, key.fold(step))
-                pick = pool.take(best.ids)
-                carry = self.advance(carry, pick)
-                pool.map(functools.partial(_absorb, self, carry, pick))
-                picked.append((int(best.ids[0]), float(best.values[0])))
-                tick(step + 1, k)
+            ids, scores = (self._by_chunks if pool.on_one_device else self._one_by_one)(pool, carry, k, key)
         finally:
             pool.map(_end)
-        return equal_weights([row for row, _ in picked], [score for _, score in picked])
+        return equal_weights(ids, scores)
+
+    def _one_by_one(self, pool: Shards, carry: Any, k: int, key: Key) -> tuple[list[int], list[float]]:
+        """Ids and scores of k picks, with a question to all shards for each."""
+        picked = []
+        for step in range(k):
+            best = self._best(pool, carry, key.fold(step))
+            pick = pool.take(best.ids)
+            carry = self.advance(carry, pick)
+            pool.map(functools.partial(greedy_device.absorb, self, carry, pick))
+            picked.append((int(best.ids[0]), float(best.values[0])))
+            tick(step + 1, k)
+        return [row for row, _ in picked], [score for _, score in picked]
+
+    def _by_chunks(self, pool: Shards, carry: Any, k: int, key: Key) -> tuple[list[int], list[float]]:
+        """The same picks, where a device would wait for the host at each of them."""
+        ids: list[int] = []
+        scores: list[float] = []
+        slack = tie(pool)
+        while len(ids) < k:
+            keys = [key.fold(step) for step in range(len(ids), min(k, len(ids) + greedy_device.CHUNK))]
+            (found,) = pool.map(functools.partial(greedy_device.picks, self, carry, keys, slack))
+            if found.wrong is not None:
+                raise_not_finite(type(self).__name__, torch.tensor([found.wrong[0]]), torch.tensor([found.wrong[1]]))
+            carry = found.carry
+            ids += found.ids
+            scores += found.scores
+            tick(len(ids), k)
+        return ids, scores
 
     def _best(self, pool: Shards, carry: Any, key: Key) -> Best:
         """The next pick with its score: its gain or, where it was drawn, the weight it was drawn with."""
@@ -168,7 +189,7 @@ class Greedy(Strategy):
             ids = pool.best(functools.partial(_lottery, key), 1).ids
             return Best(ids, torch.zeros(1, dtype=torch.float64))
         gain = float(best.values[0] - key.gumbel(best.ids)[0])
-        return Best(best.ids, torch.tensor([math.exp(min(gain, LARGEST_EXPONENT))], dtype=torch.float64))
+        return Best(best.ids, torch.tensor([math.exp(min(gain, greedy_device.LARGEST_EXPONENT))], dtype=torch.float64))
 
 
 def tie(pool: Shards) -> float:
@@ -183,25 +204,12 @@ def _begin(strategy: Greedy, carry: Any, shard: Shard) -> None:
 
 def _gain(strategy: Greedy, carry: Any, noise: Key | None, shard: Shard) -> Tensor:
     """The gain of each row, -inf for rows already taken."""
-    state, taken = shard.state["row"], shard.state["taken"]
-    gain_N = torch.empty(len(shard), dtype=shard.dtype, device=shard.device)
-    for where, rows in shard.blocks():
-        gain_N[where] = strategy.gain(rows, state[where], carry)
-    fine_N = torch.isfinite(gain_N) | taken
-    if noise is not None:
-        fine_N |= gain_N == -torch.inf  # a weight of zero
-        gain_N = gain_N + noise.gumbel(shard.ids)  # float64: the draw must not depend on rounding
+    gain_N, fine_N = greedy_device.gains(strategy, carry, shard)
     if not bool(fine_N.all()):
         raise_not_finite(type(strategy).__name__, shard.ids[~fine_N], gain_N[~fine_N])
-    return gain_N.masked_fill_(taken, -torch.inf)
-
-
-def _absorb(strategy: Greedy, carry: Any, pick: Rows, shard: Shard) -> None:
-    state = shard.state["row"]
-    pick = pick.to(shard.device)
-    for where, rows in shard.blocks():
-        state[where] = strategy.update(rows, state[where], carry, pick)
-    shard.state["taken"] |= shard.ids == pick.ids
+    if noise is not None:
+        gain_N = gain_N + noise.gumbel(shard.ids)  # float64: the draw must not depend on rounding
+    return gain_N.masked_fill_(shard.state["taken"], -torch.inf)
 
 
 def _lottery(noise: Key, shard: Shard) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from labelwise.shards import Best, Shard, Shards
+from labelwise.shards.highest import by_value
 
 Rank = Callable[[Shard], Tensor]
 
@@ -23,7 +24,7 @@ def highest_in_clusters(pool: Shards, rank: Rank, k: int, room: int) -> tuple[Be
     parts = pool.map(functools.partial(_candidates, rank, room))
     ids_M, rank_M, cluster_M = (torch.cat([part[i].cpu() for part in parts]) for i in range(3))
     first = _first_in_clusters(ids_M, rank_M, cluster_M, room)
-    by_rank = first[_order(ids_M[first], rank_M[first])][:k]
+    by_rank = first[by_value(ids_M[first], rank_M[first])][:k]
     ids, values = ids_M[by_rank], rank_M[by_rank]
     left = k - len(ids)
     if left:
@@ -41,7 +42,7 @@ def _candidates(rank: Rank, room: int, shard: Shard) -> tuple[Tensor, Tensor, Te
 
 def _first_in_clusters(ids_N: Tensor, rank_N: Tensor, cluster_N: Tensor, room: int) -> Tensor:
     """Places of the `room` best rows of each cluster."""
-    order = _order(ids_N, rank_N)
+    order = by_value(ids_N, rank_N)
     order = order[cluster_N[order].argsort(stable=True)]
     sorted_N = cluster_N[order]
     start_N = torch.searchsorted(sorted_N, sorted_N)  # where the cluster of each row begins
@@ -50,9 +51,3 @@ def _first_in_clusters(ids_N: Tensor, rank_N: Tensor, cluster_N: Tensor, room: i
 
 def _untaken(rank: Rank, taken: Tensor, shard: Shard) -> Tensor:
     return rank(shard).masked_fill(torch.isin(shard.ids, taken.to(shard.device)), -torch.inf)
-
-
-def _order(ids: Tensor, values: Tensor) -> Tensor:
-    """Places by value, highest first, ties to the smaller id."""
-    by_id = ids.argsort(stable=True)
-    return by_id[values[by_id].argsort(descending=True, stable=True)]

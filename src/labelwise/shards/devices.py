@@ -35,6 +35,15 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, without waiting for it.
+
+    Its numbers are taken when this is called: memory that is not pinned, as all of ours, is copied before the device
+    is told. Use it for what comes from the CPU alone, since in the other direction nobody would wait either.
+    """
+    return values.to(device, non_blocking=values.device == CPU)
+
+
 def current(device: torch.device) -> AbstractContextManager[object]:
     """Within, kernels are launched on this device: Triton launches on the current one, wherever its tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

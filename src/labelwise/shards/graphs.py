@@ -23,7 +23,7 @@ def recorded(step: Callable[[], T], side: torch.cuda.Stream, pool: Any = None) -
     gc.disable()
     try:
         with torch.cuda.stream(side):
-            graph.capture_begin(pool=pool)
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # others may use the device
             try:
                 answer = step()
             except BaseException:

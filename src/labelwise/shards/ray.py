@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from labelwise.errors import ArgumentError, ClusterError, StoreError, extra
-from labelwise.shards.devices import CPU, carried
+from labelwise.shards.devices import CPU, carried, in_full
 from labelwise.shards.heap import TIGHT, keep_pieces_up_to
 from labelwise.shards.shards import Shard, Shards
 
@@ -254,12 +254,16 @@ class _Holder:
         self.shard = maker()
 
     def run(self, fn: Callable[[Shard], Any]) -> Any:
-        answer = fn(self.shard)
+        answer = self._asked(fn)
         return answer if self.shard.device == CPU else carried(answer, CPU)  # who asked may have no accelerator
 
     def rerun(self, fn: Callable[[Shard], Any]) -> None:
         """Run a function whose answer is known."""
-        fn(self.shard)
+        self._asked(fn)
+
+    def _asked(self, fn: Callable[[Shard], Any]) -> Any:
+        with in_full():  # the model that made the part may have lowered the precision of this process
+            return self.shard.begin(fn)()
 
     def state(self) -> tuple[dict[str, Any], bool]:
         kept = {"kept": self.shard.kept(), "block": self.shard.block_bytes}

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import RowError
-from labelwise.shards.devices import current
+from labelwise.shards.devices import current, sent
+from labelwise.shards.highest import by_value, floor, highest
 from labelwise.signals.check import check_block
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
@@ -71,7 +72,7 @@ class Shard:
         self.said = ""  # where the rows were placed, for the notes of a selection; nothing where it goes without saying
         self._whose = whose  # what a row is called in an error
         self._checked = False
-        self._found: tuple[Tensor, Tensor, Tensor] | None = None  # the last question of `find` and its answer
+        self._index: tuple[Tensor, Tensor | None] | None = None  # see `_by_id`
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -123,20 +124,25 @@ class Shard:
         return Rows(self.ids[where], columns)
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The asked ids that live here: their places in the question, and their positions in this shard."""
-        # The same rows are often asked for several times in a row, and on a device each answer makes the host wait.
-        if self._found is not None and ids.device.type == "cpu" and torch.equal(ids, self._found[0]):
-            return self._found[1:]
-        asked = ids.to(self.device)
-        by_id = self.state.get("by_id")
-        if by_id is None:  # sorted once; a shard's ids never change
-            by_id = self.state["by_id"] = self.ids.argsort()
-        sorted_ids = self.ids[by_id]
-        place = torch.searchsorted(sorted_ids, asked).clamp(max=len(self) - 1)
+        """The asked ids that live here: their places in the question, on the CPU, and their positions in this shard.
+
+        Looked up on the CPU, whence questions come: how many rows are found is known at once there, where a device
+        would make the host wait.
+        """
+        sorted_ids, by_id = self._by_id()
+        asked = ids.cpu()
+        place = torch.searchsorted(sorted_ids, asked).clamp_(max=len(self) - 1)
         here = (sorted_ids[place] == asked).nonzero()[:, 0]
-        positions = by_id[place[here]]
-        self._found = (ids.clone(), here, positions) if ids.device.type == "cpu" else None
-        return here, positions
+        place = place[here]
+        return here, sent(place if by_id is None else by_id[place], self.device)
+
+    def _by_id(self) -> tuple[Tensor, Tensor | None]:
+        """The ids in order, on the CPU, and their positions; None where position and order are the same."""
+        if self._index is None:  # once; a shard's ids never change
+            ids = self.ids.cpu()
+            by_id = None if bool((ids[1:] > ids[:-1]).all()) else ids.argsort()
+            self._index = (ids if by_id is None else ids[by_id], by_id)
+        return self._index
 
     def kept(self) -> dict[str, dict[Any, Tensor]]:
         """All that a selection has changed here so far: with it, a shard of the same rows can go on from this point."""
@@ -173,6 +179,11 @@ class Shards:
     def sizes(self) -> list[int]:
         """How many rows each shard has."""
         return [len(shard) for shard in self._shards]
+
+    @property
+    def on_one_device(self) -> bool:
+        """Whether all rows are one shard of this process on an accelerator: a question for each pick makes it wait."""
+        return len(self._shards) == 1 and isinstance(self._shards[0], Shard) and self._shards[0].device.type != "cpu"
 
     def join(self, other: Shards) -> Shards:
         """Both sets of rows as one; ids of the two must differ. Rows and their state are shared, not copied."""
@@ -216,24 +227,25 @@ class Shards:
         ids, values = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
         if slack:
             order = ids.argsort()
-            first = order[(values[order] >= _floor(values.max(), slack)).to(torch.uint8).argmax()]
+            first = order[(values[order] >= floor(values.max(), slack)).to(torch.uint8).argmax()]
             return Best(ids[first : first + 1], values[first : first + 1])
-        order = _order(ids, values)[:k]
+        order = by_value(ids, values)[:k]
         return Best(ids[order], values[order])
 
     def take(self, ids: Tensor) -> Rows:
         """The rows with these ids, in this order."""
         parts = self.map(functools.partial(_shard_take, ids))
-        found = torch.cat([part[0].cpu() for part in parts])
+        found = torch.cat([part[0] for part in parts])
         if len(found) != len(ids):
             missing = sorted(set(ids.tolist()) - set(found.tolist()))
             raise RowError(f"ids {missing[:5]} are not among the {self.n} rows; each id asked for has to be there once")
-        order = torch.empty_like(found)
-        order[found] = torch.arange(len(found))
+        if len(parts) == 1:  # in this order already
+            return parts[0][1]
         signals = parts[0][1].columns
         home = parts[0][1].ids.device
-        merged = {s: torch.cat([part[1].columns[s].to(home) for part in parts])[order.to(home)] for s in signals}
-        return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order.to(home)], merged)
+        order = sent(found.argsort(), home)
+        merged = {s: torch.cat([part[1].columns[s].to(home) for part in parts])[order] for s in signals}
+        return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order], merged)
 
 
 def _on_its_device(fn: Callable[[Shard], T], shard: Shard) -> T:
@@ -251,37 +263,9 @@ def computed_in(columns: Mapping[Signal, Tensor]) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
-def _floor(top: Tensor, slack: float) -> Tensor:
-    """The smallest value that counts as equal to `top`."""
-    return top - slack * top.abs()
-
-
-def _order(ids: Tensor, values: Tensor) -> Tensor:
-    """Positions by value, highest first, ties to the smaller id."""
-    by_id = ids.argsort(stable=True)
-    return by_id[values[by_id].argsort(descending=True, stable=True)]
-
-
 def _shard_best(fn: Callable[[Shard], Tensor], k: int, slack: float, shard: Shard) -> tuple[Tensor, Tensor]:
     """One shard's candidates for `Shards.best`."""
-    values_N = fn(shard)
-    if slack:
-        # Another shard may hold a higher value, so which rows are tied is not known yet. Whatever the floor will be,
-        # the smallest id above it is one whose value is higher than those of all smaller ids.
-        tied = (values_N >= _floor(values_N.max(), slack)).nonzero()[:, 0]
-        tied = tied[shard.ids[tied].argsort()]
-        highest = values_N[tied].cummax(0).values
-        front = torch.cat([tied[:1], tied[1:][highest[1:] > highest[:-1]]])
-        return shard.ids[front], values_N[front]
-    if k >= len(values_N):
-        return shard.ids, values_N
-    # topk leaves open which of the rows tied at the edge it takes: keep the ones above the edge, then the smallest ids.
-    edge = values_N.topk(k, sorted=False).values.min()
-    above = (values_N > edge).nonzero()[:, 0]
-    tied = (values_N == edge).nonzero()[:, 0]
-    tied = tied[shard.ids[tied].argsort()[: k - len(above)]]
-    keep = torch.cat([above, tied])
-    return shard.ids[keep], values_N[keep]
+    return highest(shard.ids, fn(shard), k, slack)
 
 
 def _shard_take(ids: Tensor, shard: Shard) -> tuple[Tensor, Rows]:

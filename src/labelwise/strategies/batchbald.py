@@ -36,6 +36,7 @@ from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import Growth
 from labelwise.keys import Key
 from labelwise.shards import Best, Shard, Shards
+from labelwise.shards.devices import sent
 from labelwise.signals.spec import LogProbs, Needs
 
 DRAWS = LogProbs()
@@ -153,21 +154,24 @@ def _next(pool: Shards, joint: Joint | None) -> tuple[Best, int]:
         first = [ids for ids in pool.map(functools.partial(_at_least, top - TIED)) if len(ids)]
         return _taken(pool, torch.cat(first).min()[None], top), 0
     ids, gains = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
-    rough, looked, size, top = joint.rough(), 0, FIRST, -math.inf
+    rough, looked, top = joint.rough(), 0, -math.inf
+    # On a device the host waits for each answer, and a few hundred rows take as long as one.
+    size, together = (FIRST, TOGETHER) if joint.q_M.device.type == "cpu" else (MOST, MOST)
     while True:
         bound = pool.best(_gain, min(size, pool.n))
         asked = bound.ids[bound.values > top - TIED]  # none where every row is taken or looked at
         if not len(asked):
             break
         p_nKC = probabilities(pool.take(asked).tensor(DRAWS))
-        gain_n = rough.gain(p_nKC)
-        for part in gain_n.argsort(descending=True).split(TOGETHER):
+        gain_n = rough.gain(p_nKC).cpu()
+        for part in gain_n.argsort(descending=True).split(together):
             part = part[gain_n[part] > top - TIED] if rough is not joint else part
             if not len(part):
                 break
-            gain_n[part] = joint.gain(p_nKC[part]) if rough is not joint else gain_n[part]
+            if rough is not joint:
+                gain_n[part] = joint.gain(p_nKC[sent(part, p_nKC.device)]).cpu()
             top, looked = max(top, float(gain_n[part].max())), looked + len(part)
-        ids, gains = torch.cat([ids, asked]), torch.cat([gains, gain_n.cpu()])
+        ids, gains = torch.cat([ids, asked]), torch.cat([gains, gain_n])
         pool.map(functools.partial(_write, asked, torch.full((len(asked),), -torch.inf, dtype=torch.float64)))
         size = min(2 * size, MOST)
     pool.map(functools.partial(_write, ids, gains))
@@ -202,10 +206,8 @@ def _at_least(floor: float, shard: Shard) -> Tensor:
 
 def _write(ids: Tensor, gains: Tensor, shard: Shard) -> None:
     """Note the gains of those of the rows `ids` that live here."""
-    order = ids.argsort()
-    here = torch.isin(shard.ids, ids.to(shard.device)).nonzero()[:, 0]
-    place = torch.searchsorted(ids[order].to(shard.device), shard.ids[here])
-    shard.state["gain"][here] = gains[order].to(shard.device)[place]
+    here, positions = shard.find(ids)
+    shard.state["gain"].index_copy_(0, positions, sent(gains[here], shard.device))
 
 
 def _bald(shard: Shard) -> Tensor:

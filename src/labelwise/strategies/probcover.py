@@ -38,6 +38,7 @@ from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
+from labelwise.shards.devices import sent
 from labelwise.signals.rows import Rows, checked_norm, sq_dist
 from labelwise.signals.spec import Features, Needs
 
@@ -221,7 +222,7 @@ def _count(balls: Balls, others: Rows, shard: Shard) -> Tensor:
 def _add(ids: Tensor, more: Tensor, shard: Shard) -> None:
     """Add to the counts of these rows."""
     here, positions = shard.find(ids)
-    shard.state["degree"][positions] += more.to(shard.device)[here]
+    shard.state["degree"][positions] += sent(more[here], shard.device)
 
 
 def _held(balls: Balls, centres: Rows, shard: Shard) -> tuple[Tensor, Tensor]:

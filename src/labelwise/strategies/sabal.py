@@ -25,6 +25,7 @@ number of iterations are not given there. A draw's probability below 1e-12 count
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -169,7 +170,8 @@ class Sabal(Strategy):
             return self._iht(problem)
 
     def _greedy(self, problem: Problem) -> Selection:
-        if fits(problem) and small_enough(problem) and not self.unit_weights:
+        small = problem.pool.map(functools.partial(small_enough, tuple(problem.v_AB.shape)))  # asked where the rows are
+        if fits(problem) and small == [True] and not self.unit_weights:
             found = greedy_fused(problem)
         elif suits(problem):
             found = greedy_by_products(problem, self.unit_weights)

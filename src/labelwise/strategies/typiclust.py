@@ -36,7 +36,8 @@ FEATURES = Features()
 SMALL = 5  # clusters below this size come last
 WITNESSES = 8192  # rows of a cluster that typicality is measured against
 CLUSTERING = 0.75  # of the time, about
-TABLE = 1 << 18  # numbers of a block of distances
+TABLE, DEVICE_TABLE = 1 << 18, 1 << 23  # numbers of a block of distances
+READ = 8192  # rows whose typicality is read together
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class TypiClust(Strategy):
         clusters = min(size.labelled + size.k, self.max_clusters)
         witnesses = min(size.rows, WITNESSES)
         queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python holds them
-        visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * max(TABLE, witnesses)
+        table = max(DEVICE_TABLE if size.accelerator else TABLE, witnesses)
+        visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * table
         return 32 * size.rows + max(cluster.memory(size, clusters), visit)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
@@ -83,46 +85,65 @@ class TypiClust(Strategy):
         k = int(k)  # minus a NumPy integer without a sign is a large number
         ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
         sizes = torch.bincount(cluster_N, minlength=count).tolist()
+        members = ids_N[cluster_N.argsort()].split(sizes)
         labels = [0] * count
         for shard_clusters in labelled.map(lambda shard: shard.state["cluster"].tolist()):
             for number in shard_clusters:
                 labels[number] += 1
+        visits = _visits(sizes, labels, k)
         queues: dict[int, list[tuple[float, int]]] = {}
-        picked: list[tuple[float, int]] = []
-        free = list(sizes)
-        for _ in range(k):
-            number = min(
-                (j for j in range(count) if free[j]),
-                key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j),
-            )
-            if number not in queues:
-                queues[number] = self._by_typicality(pool, ids_N[cluster_N == number], key.fold(number))[-k:]
-            picked.append(queues[number].pop())
-            tick(len(picked), k)
-            labels[number] += 1
-            free[number] -= 1
-        return picked
+        measured: dict[int, tuple[Tensor, Tensor]] = {}
+        wanted = [*dict.fromkeys(visits)]
+        for done, number in enumerate(wanted, 1):
+            ids = members[number].sort().values
+            measured[number] = ids, self._distance(pool, ids, key.fold(number))
+            # Together, since the host waits for a device each time that it reads.
+            if done == len(wanted) or sum(len(ids) for ids, _ in measured.values()) >= READ:
+                queues |= {one: queue[-k:] for one, queue in _by_typicality(measured).items()}
+                measured.clear()
+            tick(done, len(wanted))
+        return [queues[number].pop() for number in visits]
 
-    def _by_typicality(self, pool: Shards, members: Tensor, key: Key) -> list[tuple[float, int]]:
-        """(typicality, id) of the rows of a cluster, the most typical last, ties to the smaller id."""
-        members = members.sort().values
-        witnesses = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
-        to_WD = pool.take(witnesses).tensor(FEATURES)
+    def _distance(self, pool: Shards, members: Tensor, key: Key) -> Tensor:
+        """The mean distance (N,) of each row of a cluster, by rising id, to its nearest neighbours in it."""
+        drawn = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
+        witnesses = pool.take(drawn)
+        near = min(self.neighbours, len(drawn) - 1)
+        parts = []
+        table = TABLE if witnesses.ids.device.type == "cpu" else DEVICE_TABLE
+        for part in members.split(max(1, table // len(drawn))):
+            rows = pool.take(part)
+            dist_NW = sq_dist(rows.tensor(FEATURES), witnesses.tensor(FEATURES))
+            dist_NW.masked_fill_(rows.ids[:, None] == witnesses.ids[None, :], torch.inf)  # not its own neighbour
+            parts.append(dist_NW.topk(near, dim=1, largest=False).values.double().sqrt().mean(1))
+        return torch.cat(parts)
+
+
+def _visits(sizes: list[int], labels: list[int], k: int) -> list[int]:
+    """The clusters that are visited, in order: from the fewest labels, then the largest, the small ones last."""
+    labels, free, visits = list(labels), list(sizes), []
+    for _ in range(k):
+        open_ = (j for j in range(len(sizes)) if free[j])
+        number = min(open_, key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j))
+        visits.append(number)
+        labels[number] += 1
+        free[number] -= 1
+    return visits
+
+
+def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list[tuple[float, int]]]:
+    """(typicality, id) of the rows of each cluster, the most typical last, ties to the smaller id."""
+    sizes = [len(members) for members, _ in measured.values()]
+    read = torch.cat([mean_N for _, mean_N in measured.values()]).cpu().split(sizes)
+    queues = {}
+    for (number, (members, _)), mean_N in zip(measured.items(), read):
         if len(members) == 1:
-            return [(0.0, int(members[0]))]  # nothing to be typical of
-        near = min(self.neighbours, len(witnesses) - 1)
-        mean_N = torch.empty(len(members), dtype=torch.float64)
-        step = max(1, TABLE // len(witnesses))
-        for start in range(0, len(members), step):
-            part = members[start : start + step]
-            dist_NW = sq_dist(pool.take(part).tensor(FEATURES), to_WD).cpu()
-            # A row is not its own neighbour.
-            dist_NW.masked_fill_(part[:, None] == witnesses[None, :], torch.inf)
-            nearest_NK = dist_NW.topk(near, dim=1, largest=False).values
-            mean_N[start : start + step] = nearest_NK.double().sqrt().mean(1)
+            queues[number] = [(0.0, int(members[0]))]  # nothing to be typical of
+            continue
         typical_N = 1 / mean_N.clamp(min=torch.finfo(torch.float32).tiny)
         order = typical_N.flip(0).argsort(stable=True)  # ids fall from the start, so the smallest of ties is last
-        return list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
+        queues[number] = list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
+    return queues
 
 
 def _ids_and_clusters(shard: Shard) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from labelwise.signals.adding import add_at
 from labelwise.signals.ghost.sketch import Tables
 
 CPU_SCRATCH = 1 << 22  # numbers of a temporary: 16 MB in float32
@@ -125,25 +126,30 @@ class Scattered(Piece):
         if norm:
             # Words that stand twice in a row are added up before they are squared.
             batch = len(self.index_BT)
-            key_BT = self.index_BT + self.rows_V * torch.arange(batch, device=self.index_BT.device)[:, None]
-            distinct_U, place = key_BT.flatten().unique(return_inverse=True)
+            distinct_U, place = self._own(self.rows_V, self.index_BT).unique(return_inverse=True)
             sum_UO = self.d_BTO.new_zeros(len(distinct_U), self.d_BTO.shape[2])
-            sum_UO.index_add_(0, place, self.d_BTO.flatten(0, 1))
-            norm_B = self.d_BTO.new_zeros(batch).index_add_(0, distinct_U // self.rows_V, lengths(sum_UO))
+            add_at(sum_UO, place, self.d_BTO.flatten(0, 1))
+            norm_B = add_at(self.d_BTO.new_zeros(batch), distinct_U // self.rows_V, lengths(sum_UO))
         dot_B = None if along is None else (along[self.index_BT] * self.d_BTO).sum((1, 2))
         return norm_B, dot_B
+
+    @staticmethod
+    def _own(width: int, place: Tensor) -> Tensor:
+        """Places (B, ...) below `width` as places in one line of B times as many."""
+        return (place.flatten(1) + width * torch.arange(len(place), device=place.device)[:, None]).flatten()
 
     def rows(self) -> Tensor:
         batch, _, outputs = self.d_BTO.shape
         g_BVO = self.d_BTO.new_zeros(batch, self.rows_V, outputs)
-        where = self.index_BT[:, :, None].expand_as(self.d_BTO)
-        return g_BVO.scatter_add_(1, where, self.d_BTO).flatten(1)
+        add_at(g_BVO.view(-1, outputs), self._own(self.rows_V, self.index_BT), self.d_BTO.flatten(0, 1))
+        return g_BVO.flatten(1)
 
     def sketch(self, tables: Tables) -> Tensor:
         place_BTO = (tables.place_O[self.index_BT][:, :, None] + tables.place_I) % tables.width
         signed_BTO = self.d_BTO * (tables.sign_O[self.index_BT][:, :, None] * tables.sign_I)
         out_BW = self.d_BTO.new_zeros(len(self.d_BTO), tables.width)
-        return out_BW.scatter_add_(1, place_BTO.flatten(1), signed_BTO.flatten(1))
+        add_at(out_BW.view(-1), self._own(tables.width, place_BTO), signed_BTO.flatten())
+        return out_BW
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.keys import Key
+from labelwise.signals.adding import add_at
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,14 @@ class Tables:
     def whole(self, g_BP: Tensor) -> Tensor:
         """The sketch (B, W) of gradients that are at hand entry by entry."""
         place_P, sign_P = self.flat()
-        return g_BP.new_zeros(len(g_BP), self.width).index_add_(1, place_P, g_BP * sign_P)
+        out_BW = g_BP.new_zeros(len(g_BP), self.width)
+        add_at(out_BW.T, place_P, (g_BP * sign_P).T)
+        return out_BW
 
     def outer(self, a_BTI: Tensor, d_BTO: Tensor) -> Tensor:
         """The sketch (B, W) of sum_t d_t a_t^T: circular convolutions of the sketches of the factors, by FFT."""
-        shape = (*a_BTI.shape[:2], self.width)
-        a_BTW = a_BTI.new_zeros(shape).index_add_(2, self.place_I, a_BTI * self.sign_I)
-        d_BTW = d_BTO.new_zeros(shape).index_add_(2, self.place_O, d_BTO * self.sign_O)
+        a_BTW, d_BTW = (x.new_zeros(*x.shape[:2], self.width) for x in (a_BTI, d_BTO))
+        add_at(a_BTW.movedim(2, 0), self.place_I, (a_BTI * self.sign_I).movedim(2, 0))
+        add_at(d_BTW.movedim(2, 0), self.place_O, (d_BTO * self.sign_O).movedim(2, 0))
         spectrum = (torch.fft.rfft(a_BTW) * torch.fft.rfft(d_BTW)).sum(1)
         return torch.fft.irfft(spectrum, n=self.width)
