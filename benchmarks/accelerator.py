@@ -39,12 +39,15 @@ from labelwise.strategies import Sabal
 
 Shape = tuple[int, int, int, int]
 SLOW = ("probcover", "typiclust", "bait", "batchbald", "albl", "ally")  # not made for k in the thousands, or cold
-NEEDED = {"kcenter": ("embedding",), "bss": ("embedding",), "badge": ("probs", "embedding")}
+NEEDED: dict[str, tuple[str, ...]] = dict.fromkeys(("kcenter", "bss", "typiclust", "probcover"), ("embedding",))
+NEEDED |= dict.fromkeys(("badge", "bait", "albl"), ("probs", "embedding")) | {"random": ()}
+NEEDED |= dict.fromkeys(("confidence", "margin", "entropy"), ("probs",))
 MORE: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("bald", "batchbald", "acs-fw"), ("log_probs",)
 )  # arrays that others are not given
 MORE |= {"dynamical": ("grad_sqnorm", "grad_dot"), "ally": ("duals",)}
-DRAWS, SMALL = 8, 4000
+NEEDED |= {**MORE, "ally": ("embedding", "duals")}
+DRAWS, SMALL = 8, 10_000
 TARGETS = {"sabal-greedy": 0.25, "sabal-iht": 0.10, "badge": 0.05, "kcenter": 0.10}
 LARGE_TARGET, WHOLE_TARGET = 5.0, 1.0
 PAPER = {"badge": 1207, "sabal-greedy": 334, "sabal-iht": 174, "kcenter": 258, "entropy": 12}  # seconds, on a V100
@@ -61,6 +64,7 @@ class Sizes:
     middle: Shape = (20_000, 128, 10, 1000)
     wide: Shape = (4000, 256, 200, 150)
     small: Shape = (4000, 32, 5, 60)
+    slow: Shape = (10_000, 64, 5, 200)
     million: Shape = (1_000_000, 512, 1000, 10_000)
     copied: int = 1 << 30  # numbers of the arrays that bandwidth is measured with
     width: int = 64  # of the network
@@ -74,6 +78,7 @@ TINY = Sizes(
     middle=(200, 8, 4, 30),
     wide=(200, 8, 130, 15),
     small=(100, 4, 3, 10),
+    slow=(120, 4, 3, 12),
     million=(400, 8, 140, 20),
     copied=1 << 10,
     width=2,
@@ -337,11 +342,12 @@ def strategies(stand: Stand) -> None:
     stand.say(*head("strategy", "N, D, C, k", "picks as on the CPU (float64)", *COSTS))
     for name in lw.strategies.names():
         same = agreement(name, sizes.small, stand.device)
-        if name in (*SLOW, *MORE) or same.startswith("not run"):
-            stand.say(row(name, shape_text(sizes.small), same, *["-"] * len(COSTS)))
+        shape = sizes.slow if name in (*SLOW, *MORE) else sizes.fewer
+        if same.startswith("not run"):
+            stand.say(row(name, shape_text(shape), same, *["-"] * len(COSTS)))
             continue
-        arrays = inputs_of(sizes.fewer, torch.float32, stand.device)
-        stand.say(row(name, shape_text(sizes.fewer), same, *measured(stand, name, sizes.fewer, arrays, 2)))
+        arrays = inputs_of(shape, torch.float32, stand.device)
+        stand.say(row(name, shape_text(shape), same, *measured(stand, name, shape, arrays, 2)))
 
 
 PARTS: dict[str, tuple[Callable[[Stand], None], int]] = {  # with the seconds that each is given at least

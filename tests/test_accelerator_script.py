@@ -21,7 +21,8 @@ def accelerator():
 
 def test_a_dry_run_fills_the_page(accelerator, tmp_path: Path):
     page = tmp_path / "page.md"
-    lines = accelerator.main(["--device", "cpu", "--tiny", "--out", str(page), "--parts", "targets,large,whole,picks"])
+    parts = "targets,large,whole,strategies,picks"
+    lines = accelerator.main(["--device", "cpu", "--tiny", "--out", str(page), "--parts", parts])
     assert page.read_text() == "\n".join(lines) + "\n"
     assert not [line for line in lines if "failed" in line or "not run" in line]
     rows = [line for line in lines if line.startswith("| ")]
