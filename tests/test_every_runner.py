@@ -131,9 +131,9 @@ def test_a_journal_of_another_selection_is_refused_and_a_strange_folder_too(tmp_
     monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
     _kept("kcenter", inputs, ids, 20, tmp_path / "j")
-    with pytest.raises(StoreError, match="another selection \\(strategy, rows differ\\)"):
+    with pytest.raises(StoreError, match="another selection \\(it differs in strategy, rows\\)"):
         _kept("badge", inputs, ids, 0, tmp_path / "j")
-    with pytest.raises(StoreError, match="another selection \\(rows differ\\)"):
+    with pytest.raises(StoreError, match="another selection \\(it differs in rows\\)"):
         _kept("kcenter", _inputs(120, seed=1), ids, 0, tmp_path / "j")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")

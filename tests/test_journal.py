@@ -214,7 +214,7 @@ class Pulled(lw.strategies.KCenter):
 
 def test_a_strategy_of_ones_own_with_another_parameter_is_refused(tmp_path, monkeypatch):
     _begun(tmp_path / "j", monkeypatch, Pulled(1))
-    with pytest.raises(StoreError, match=r"another selection \(parameters differ\)"):
+    with pytest.raises(StoreError, match=r"another selection \(it differs in parameters\)"):
         lw.select(Pulled(2), 12, embedding=H, folder=tmp_path / "j")
     assert len(lw.select(Pulled(1), 12, embedding=H, folder=tmp_path / "j")) == 12
 
@@ -224,7 +224,7 @@ def test_a_change_of_any_row_is_seen(row, tmp_path, monkeypatch):
     _begun(tmp_path / "j", monkeypatch)
     other = H.copy()
     other[row, 3] += 1
-    with pytest.raises(StoreError, match="rows differ"):
+    with pytest.raises(StoreError, match="differs in rows"):
         lw.select("kcenter", 12, embedding=other, folder=tmp_path / "j")
 
 
@@ -290,6 +290,10 @@ def _flip(path):
     path.write_bytes(data)
 
 
+def _without_sums(path):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "states": {}}))
+
+
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
@@ -302,6 +306,9 @@ def _flip(path):
         ("answers.bin", _flip),
         ("answers.bin", lambda path: path.unlink()),
         ("state-*.pt", _cut),
+        ("state-*.pt", _flip),
+        ("state-*.pt", lambda path: path.write_bytes(bytes(4096) + path.read_bytes()[4096:])),
+        ("progress.json", _without_sums),
         ("state-*.pt", lambda path: path.write_bytes(b"")),
         ("state-*.pt", lambda path: path.write_bytes(b"not a state")),
         ("state-*.pt", lambda path: path.unlink()),
@@ -311,8 +318,115 @@ def test_a_damaged_journal_is_named_with_what_to_do(name, harm, tmp_path, monkey
     _begun(tmp_path / "j", monkeypatch)
     (path,) = (tmp_path / "j").glob(name)
     harm(path)
-    with pytest.raises(StoreError, match=rf"{path.name}.*remove .*j and start the selection anew"):
+    named = r"state-.*\.pt" if harm is _without_sums else path.name
+    with pytest.raises(StoreError, match=rf"{named}.*remove .*j and start the selection anew"):
         lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+
+
+def test_every_bit_of_a_state_counts(tmp_path, monkeypatch):
+    """torch reads a file whose numbers were changed without a word."""
+    _begun(tmp_path / "j", monkeypatch)
+    (path,) = (tmp_path / "j").glob("state-*.pt")
+    data = path.read_bytes()
+    for at in range(0, len(data), len(data) // 40):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
+        with pytest.raises(StoreError, match="damaged"):
+            lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+    path.write_bytes(data)
+    got = lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+    assert got.ids.tolist() == lw.select("kcenter", 12, embedding=H).ids.tolist()
+
+
+class Full:
+    """A disk that takes no more from some moment on."""
+
+    def __init__(self, monkeypatch, after):
+        self.left, write, add = after, torch.save, Answers.add
+
+        def saving(kept, file):
+            self.left -= 1
+            if self.left < 0:
+                file.write(b"some of it")
+                raise RuntimeError("unexpected pos")  # as torch says it
+            write(kept, file)
+
+        def adding(answers, data):
+            if self.left < 0:
+                raise OSError(28, "No space left on device")
+            add(answers, data)
+
+        monkeypatch.setattr(torch, "save", saving)
+        monkeypatch.setattr(Answers, "add", adding)
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_a_full_disk_costs_the_journal_and_not_the_picks(after, tmp_path, monkeypatch):
+    expected = lw.select("kcenter", 12, embedding=H).ids.tolist()
+    with monkeypatch.context() as patched:
+        Full(patched, after)
+        with pytest.warns(journal.JournalStopped, match=r"j: the journal .*cannot be kept any more"):
+            got = lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+    assert got.ids.tolist() == expected
+    assert not (tmp_path / "j").exists()
+
+
+def test_what_was_kept_before_the_disk_was_full_is_gone_on_from(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        Full(patched, 5)
+        with pytest.warns(journal.JournalStopped):
+            _killed_at(20, patched, lambda: lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j"))
+    assert len(list((tmp_path / "j").glob("state-*.pt"))) == 1  # nothing of the one that did not fit
+    noted = json.loads((tmp_path / "j" / "progress.json").read_text())
+    assert noted["generation"] == 5
+    got = lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+    assert got.ids.tolist() == lw.select("kcenter", 12, embedding=H).ids.tolist()
+
+
+def test_answers_that_cannot_be_closed_take_no_pick_away(tmp_path, monkeypatch):
+    """A full disk shows when the last bytes are written."""
+
+    def closing(self, close=Answers.close):
+        close(self)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Answers, "close", closing)
+    assert len(lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")) == 12
+    assert not (tmp_path / "j").exists()
+
+
+def test_a_file_called_lock_makes_no_folder_ours(tmp_path):
+    for names in (("lock", "progress.json", "answers.bin"), ("lock", "thesis.txt")):
+        folder = tmp_path / names[-1]
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text("" if name == "lock" else "mine")
+        with pytest.raises(StoreError, match="a new or an empty folder was expected"):
+            lw.select("kcenter", 12, embedding=H, folder=folder)
+        assert [(folder / name).read_text() for name in names[1:]] == ["mine"] * (len(names) - 1)
+
+
+def test_a_folder_that_a_killed_selection_made_is_gone_after_it_was_done(tmp_path, monkeypatch):
+    """Also where it was killed before a state was kept."""
+    command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path / "j")]
+    assert subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 7
+    assert sorted(path.name for path in (tmp_path / "j").iterdir()) == ["answers.bin", "lock"]
+    lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+    assert not (tmp_path / "j").exists()
+
+
+_KILLED = """
+    import os, sys
+    import numpy as np
+    import labelwise as lw
+
+    lw.select("kcenter", 12, embedding=np.eye(40), folder=sys.argv[1], progress=lambda done, total: os._exit(7))
+"""
+
+
+def test_another_seed_is_called_so(tmp_path, monkeypatch):
+    _begun(tmp_path / "j", monkeypatch)
+    with pytest.raises(StoreError, match=r"\(it differs in k, seed\)"):
+        lw.select("kcenter", 13, embedding=H, folder=tmp_path / "j", seed=4)
 
 
 def test_answers_that_do_not_fit_the_note_are_damage(tmp_path, monkeypatch):
@@ -330,7 +444,7 @@ def test_rows_in_other_parts_are_called_so(tmp_path):
         pool(2).kept(first).map(len)
     with pytest.raises(StoreError, match=r"parts of \[60, 60\], now .* parts of \[40, 40, 40\].*as many workers"):
         FolderJournal(tmp_path / "j", {"k": 1}, pool(3), NONE)
-    with pytest.raises(StoreError, match=r"another selection \(k, rows differ\)"):
+    with pytest.raises(StoreError, match=r"another selection \(it differs in k, rows\)"):
         FolderJournal(tmp_path / "j", {"k": 2}, pool(3), NONE)
 
 
@@ -341,6 +455,6 @@ def test_a_folder_is_the_same_wherever_a_worker_runs(tmp_path, monkeypatch):
 
 def test_a_key_is_part_of_what_is_selected(tmp_path, monkeypatch):
     _begun(tmp_path / "j", monkeypatch, seed=1)
-    with pytest.raises(StoreError, match=r"another selection \(key differ\)"):
+    with pytest.raises(StoreError, match=r"another selection \(it differs in seed\)"):
         lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j", seed=2)
     assert Key(1) != Key(2)

@@ -327,3 +327,74 @@ def test_columns_placed_aside_can_be_written_and_read() -> None:
     rows = [Rows(torch.arange(5), {Embedding(): torch.rand(5, 3)})]
     (shard,) = place_aside(iter(rows), 5).map(lambda one: one)
     assert torch.equal(shard.columns[Embedding()], rows[0].columns[Embedding()])
+
+
+# ---- many labelled rows --------------------------------------------------------------------------------------------
+
+_LABELLED = """
+import ctypes, gc, json, os, resource, sys
+import numpy as np, torch
+import labelwise as lw
+
+torch.set_num_threads(1)
+folder, name, named = sys.argv[1], sys.argv[2], sys.argv[3] == "named"
+arrays = ["probs", "embedding", "duals"]
+pool = {one: np.load(f"{folder}/pool-{one}.npy", mmap_mode="r") for one in arrays[:2]}
+past = {one: np.load(f"{folder}/past-{one}.npy", mmap_mode="r") for one in arrays}
+past = {one: past[one] for one in (["embedding", "duals"] if name == "ally" else arrays[:2])}
+strategy = lw.strategies.Ally(head={"epochs": 1}) if name == "ally" else name
+
+def chosen(n, most, limit):
+    own = {one: array[:n] for one, array in pool.items()}
+    behind = {one: array[:most] for one, array in past.items()}
+    if named:
+        own["ids"], behind["ids"] = np.arange(n), np.arange(n, n + len(next(iter(behind.values()))))
+    return lw.select(strategy, 10, **own, labelled=behind, max_memory=limit).ids.tolist()
+
+chosen(300, 300, "1GB")  # what is loaded once
+try:
+    chosen(1000, None, 1)
+except lw.errors.MemoryLimitError as error:
+    least = error.smallest
+gc.collect()
+ctypes.CDLL(None).malloc_trim(0)
+with open("/proc/self/status") as status:
+    held = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
+resource.setrlimit(resource.RLIMIT_DATA, (held + least, held + least))
+print(len(chosen(1000, None, least)))
+"""
+
+
+@pytest.fixture(scope="module")
+def labelled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small pool and 400,000 labelled rows, narrow: what is kept for each of them is more than what it has."""
+    folder, rng = tmp_path_factory.mktemp("labelled"), np.random.default_rng(0)
+    for name, rows in (("pool", 1000), ("past", 400_000)):
+        p = rng.uniform(size=(rows, 1))
+        arrays = {"probs": np.hstack([p, 1 - p]), "embedding": rng.normal(size=(rows, 1)), "duals": p[:, 0] * 2}
+        for one, array in arrays.items():
+            np.save(folder / f"{name}-{one}.npy", array.astype("float32"))
+    return folder
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
+@pytest.mark.parametrize("named", ["named", "not named"])
+@pytest.mark.parametrize("name", ["kcenter", "typiclust", "probcover", "bait", "albl", "ally"])
+def test_labelled_rows_count_as_well(name: str, named: str, labelled_folder: Path) -> None:
+    command = [sys.executable, "-c", _LABELLED, str(labelled_folder), name, named]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.stdout.strip() == "10", done.stderr[-600:]
+
+
+def test_arrays_that_would_be_copied_whole_are_refused_under_a_limit() -> None:
+    x = np.random.default_rng(0).normal(size=(40_000, 8)).astype("float32")
+    kinds = {"order of another machine": x.astype(">f4"), "steps backwards": x[::-1], "no uint64": x.astype("uint64")}
+    for why, array in kinds.items():
+        with pytest.raises(
+            ArgumentError, match=rf"embedding cannot be used where it lies .*{why}.* MB would be copied"
+        ):
+            lw.select("kcenter", 3, embedding=array, max_memory="1GB")
+        with pytest.raises(ArgumentError, match="labelled embedding cannot be used where it lies"):
+            lw.select("kcenter", 3, embedding=x, labelled={"embedding": array}, max_memory="1GB")
+        assert len(lw.select("kcenter", 3, embedding=array)) == 3
+    assert len(lw.select("kcenter", 3, embedding=x[:100].astype(">f4"), max_memory="1GB")) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose.kept import PLAIN, How, checked, select_kept, size_of
+from labelwise.choose.own_arrays import as_tensor, refuse_copies
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
@@ -47,7 +47,6 @@ ARRAYS: dict[str, tuple[tuple[Signal, ...], int]] = {
     "grad_dot": ((LossJvp(),), 1),
     "grad_sketch": ((GradSketch(),), 2),
 }
-SHAPES = {1: "(rows,)", 2: "(rows, columns)", 3: "(rows, draws, classes)"}
 ONE_PER_ROW = ("ids", "y")
 
 
@@ -63,7 +62,10 @@ def choose(
     """Check the arguments of `labelwise.select` and choose."""
     name = type(strategy).__name__
     cluster = engine_of(engine)
-    given = {key: as_tensor(key, value) for key, value in arrays.items() if value is not None}
+    if how.limit is not None:
+        refuse_copies(arrays, "")
+        refuse_copies(labelled if isinstance(labelled, Mapping) else {}, "labelled ")
+    given = _tensors(arrays)
     strategy = strategy.given(frozenset(given))
     ids = row_ids(given, "the pool")
     check_budget(k, len(ids))
@@ -131,46 +133,12 @@ def check_budget(k: int, free: int) -> None:
         raise BudgetError(f"k = {k} rows were asked for, but only {free} are free; ask for at most {free}")
 
 
-def as_tensor(name: str, value: Any) -> Tensor:
-    """A tensor over the user's memory, without a copy, of a real number type."""
-    tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(name, value)
-    if tensor.layout != torch.strided:
-        raise ArgumentError(f"{name} is a sparse tensor; pass a dense one: {name}.to_dense()")
-    if tensor.is_complex():
-        raise ArgumentError(f"{name} must hold real numbers, found {tensor.dtype}")
-    axes = 1 if name in ONE_PER_ROW else ARRAYS[name][1]
-    if tensor.ndim != axes:
-        raise RowError(f"{name} must have {axes} axes {SHAPES[axes]}, found shape {tuple(tensor.shape)}")
-    return tensor
-
-
-def _from_numpy(name: str, value: Any) -> Tensor:
-    """What NumPy makes of `value`, as a tensor that shares its memory wherever torch can."""
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise ArgumentError(f"{name} has masked entries; fill them or leave those rows out, then pass a plain array")
-    if isinstance(value, list | tuple) and any(isinstance(one, Tensor) for one in value):
-        value = [one.detach().cpu().numpy() if isinstance(one, Tensor) else one for one in value]
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise RowError(f"{name} is not an array: {error}") from error
-    if array.dtype == object or array.dtype.kind not in "fiub":
-        raise ArgumentError(f"{name} must be an array of numbers, found dtype {array.dtype}")
-    if array.dtype.byteorder not in "=|":
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype == np.uint64:
-        if name == "ids" and array.size and array.max() > np.iinfo(np.int64).max:
-            raise RowError(f"ids must fit 64 bits with a sign, found {int(array.max())}")
-        array = array.astype(np.int64 if name == "ids" else np.float64)
-    if array.dtype == np.longdouble:
-        array = array.astype(np.float64)
-    # torch takes no steps backwards and none that are not whole numbers of entries.
-    if any(step < 0 or step % array.itemsize for step in array.strides):
-        array = array.copy()
-    with warnings.catch_warnings():
-        # A mapped file opened for reading is not writable; nothing here writes to what the user passed.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {
+        name: as_tensor(name, value, 1 if name in ONE_PER_ROW else ARRAYS[name][1])
+        for name, value in arrays.items()
+        if value is not None
+    }
 
 
 def row_ids(given: Mapping[str, Tensor], whose: str) -> Tensor:
@@ -252,7 +220,7 @@ def _labelled_arrays(labelled: Any) -> dict[str, Tensor]:
     for key in labelled:
         if key not in known:
             raise ArgumentError(f"labelled= has an unknown entry {key!r}; it may hold: {', '.join(known)}")
-    return {key: as_tensor(key, value) for key, value in labelled.items() if value is not None}
+    return _tensors(labelled)
 
 
 def _labelled_shards(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ COPIES = 5  # blocks that are there at once: the rows as they are computed with,
 LEAST_BLOCK = 1 << 18  # a smaller block saves nothing that counts, and calls would cost more than numbers
 LEAST_ROWS = 64  # of a block, however wide
 ROOM = 12 << 20  # allocators, small tables, the code's own objects
+LABELLED_ROW = 48  # ids of a labelled row, those it was given and those it goes by, and a mark or two
 ROW, NAMED_ROW = 48, 120  # bytes of a row in any strategy, and where its id was given: ids are checked to be distinct
 
 
@@ -59,6 +60,11 @@ class Size:
     def shape(self, kind: type[Signal]) -> tuple[int, ...]:
         """What one row has in the column of this kind; (1,) where there is none."""
         return next((shape for signal, shape in self.shapes.items() if isinstance(signal, kind)), (1,))
+
+    @property
+    def with_labelled(self) -> Size:
+        """Of a strategy that treats labelled rows as it does those of the pool."""
+        return replace(self, rows=self.rows + self.labelled)
 
     @property
     def numbers(self) -> int:
@@ -106,8 +112,8 @@ def _exactly(size: int) -> str:
 def needed(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:
     """Bytes the selection holds at most with blocks of this size."""
     at_once = max(block, LEAST_ROWS * size.row)
-    kept = max(strategy.memory(size), (NAMED_ROW if size.named else ROW) * size.rows)
-    return kept + COPIES * at_once + COPIES * size.labelled * size.row + ROOM
+    kept = max(strategy.memory(size), (NAMED_ROW if size.named else ROW) * (size.rows + size.labelled))
+    return kept + COPIES * at_once + size.labelled * (COPIES * size.row + LABELLED_ROW) + ROOM
 
 
 def block_bytes(strategy: Strategy, size: Size, limit: int | None, most: int = CPU_BLOCK_BYTES) -> int | None:

@@ -70,7 +70,7 @@ def select(
     from labelwise.arrays import select as choose
     from labelwise.cli.shown import Shown
 
-    rows = max((len(array) for array in arrays.values()), default=0)
+    rows = max((len(array) for array in arrays.values() if array.ndim), default=0)
     with Shown(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as shown, _resumable(folder, shown):
         picks = choose(
             strategy,

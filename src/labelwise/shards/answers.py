@@ -24,7 +24,7 @@ class Answers:
         self._path = path
         self._end, self._sum = size, checksum
         self._file = _opened(path)
-        found = _checksum(self._file, size)
+        found = sum_of(self._file, size)
         if found != checksum:
             self.close()
             raise _damaged(path, f"{size} bytes of checksum {checksum} were expected")
@@ -87,7 +87,8 @@ def _opened(path: Path) -> BinaryIO:
         ) from error
 
 
-def _checksum(file: BinaryIO, size: int) -> int:
+def sum_of(file: BinaryIO, size: int) -> int:
+    """The checksum of the next `size` bytes of a file; -1 where it ends before."""
     found = 0
     while size > 0 and (piece := file.read(min(PIECE, size))):
         found, size = zlib.crc32(piece, found), size - len(piece)

@@ -6,13 +6,14 @@ answers that state belongs to. A selection that is started again runs from its b
 without any sweep, and from the last noted state on the shards work again. Answers are in the file and never all in
 memory: a limit on memory holds with a journal as without.
 
-    FOLDER/lock             held while a selection uses the folder: one at a time
+    FOLDER/lock             held while a selection uses the folder: one at a time; says that this is a journal
     FOLDER/about.json       what is selected; another selection is refused
-    FOLDER/progress.json    how many answers count, written last and in one step
+    FOLDER/progress.json    how many answers count, and checksums; written last and in one step
     FOLDER/answers.bin      the answers, one pickle after another
     FOLDER/state-3-0.pt     the third kept state of the shard whose first row has id 0
 
-The folder is read back by pickle: open only one that you wrote.
+A disk that is full, or fails, does not stop a selection: it goes on without its journal, with a warning, and what was
+kept before stays. The folder is read back by pickle: open only one that you wrote.
 """
 
 from __future__ import annotations
@@ -23,28 +24,32 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from labelwise.errors import StoreError
 from labelwise.pool.disk import opened, sync_folder
 from labelwise.shards.answers import Answers
 from labelwise.shards.fingerprint import fingerprint
-from labelwise.shards.shards import Shard, Shards
+from labelwise.shards.shards import Shards
+from labelwise.shards.state_file import restore, save
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 EVERY = 20.0  # seconds between two kept states
 SHARE = 0.05  # of the time, at most, goes into keeping them
 LOCK, ABOUT, PROGRESS, ANSWERS = "lock", "about.json", "progress.json", "answers.bin"
 OURS = re.compile(r"about\.(json|tmp)|progress\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt")
-NOTED = ("answers", "bytes", "checksum", "generation")
-MADE = "made"  # whether the folder was made by the journal, which then removes it
+NOTED, STATES = ("answers", "bytes", "checksum", "generation"), "states"
+MARK, MADE = b"labelwise journal", b", folder made"  # in the lock; a folder that the journal made it removes as well
+
+
+class JournalStopped(UserWarning):
+    """A selection goes on without being kept."""
 
 
 class FolderJournal:
@@ -64,15 +69,17 @@ class FolderJournal:
         self._all = pool.join(labelled)
         self._asked = self._generation = 0
         self.found = 0  # answers that need not be computed again
-        self._made, self._wanted = not folder.exists(), True
+        self._wanted, self._stopped = True, False
+        self._sums: dict[str, int] = {}
+        made = not folder.exists()
         _refuse_strange(folder)
         self._about = {"version": VERSION, **about, "parts": self._all.sizes, "rows": fingerprint(self._all)}
         self._outer = sys.exception()  # set when all this happens inside a caller's `except`
         with ExitStack() as opening:
-            opening.enter_context(_alone(folder))
+            self._made = opening.enter_context(_alone(folder, made))
             opening.callback(self._tidy)
             self._answers = self._opened()
-            opening.callback(self._answers.close)
+            opening.callback(self._close_answers)
             self._stack = opening.pop_all()
         self._since, self._cost = time.monotonic(), 0.0
 
@@ -83,26 +90,46 @@ class FolderJournal:
         self._asked += 1
         if self._asked <= self.found:
             if self._asked == self.found:  # from here on the shards work again
-                self._all.map(functools.partial(_restore, self._folder, self._generation))
+                self._all.map(functools.partial(restore, self._folder, self._generation, self._sums))
             kept: list[T] = self._answers.read()
             return kept
         answers = ask()
+        try:
+            self._note(answers)
+        except (OSError, StoreError) as error:
+            self._stop(error)
+        return answers
+
+    def _note(self, answers: Any) -> None:
+        if self._stopped:
+            return
         self._answers.write(answers)
         # A large state that is kept often would cost more than it saves.
         if time.monotonic() - self._since >= max(self._every, self._cost / SHARE):
             self.keep()
-        return answers
+
+    def _stop(self, error: Exception) -> None:
+        """Keep nothing more: the picks are worth more than the way to them."""
+        self._stopped = True
+        with suppress(OSError):
+            self._forget_others()  # what was written of a state takes room
+        warnings.warn(
+            f"{self._folder}: the journal of this selection cannot be kept any more ({error}). The selection goes on "
+            "without; if it is stopped, it begins again from what was kept before.",
+            JournalStopped,
+            stacklevel=2,
+        )
 
     def keep(self) -> None:
         """Keep the shards' state, and note that the answers so far belong to it."""
         began, generation = time.monotonic(), self._generation + 1
         if not (self._folder / ABOUT).exists():
-            _write_json(self._folder / ABOUT, {**self._about, MADE: self._made})
-        self._all.map(functools.partial(_save, self._folder, generation))
+            _write_json(self._folder / ABOUT, self._about)
+        sums = dict(self._all.map(functools.partial(save, self._folder, generation)))
         size, checksum = self._answers.sync()
         noted = dict(zip(NOTED, (self._asked, size, checksum, generation)))
-        _write_json(self._folder / PROGRESS, noted)
-        self._generation = generation
+        _write_json(self._folder / PROGRESS, {**noted, STATES: sums})
+        self._generation, self._sums = generation, sums
         self._forget_others()
         self._since = time.monotonic()
         self._cost = self._since - began
@@ -115,6 +142,10 @@ class FolderJournal:
     def close(self) -> None:
         """Give the folder back, for another start to go on from the last kept state; without one nothing is left."""
         self._stack.close()
+
+    def _close_answers(self) -> None:
+        with suppress(OSError):  # on a full disk; what counts was written and synced when it was noted
+            self._answers.close()
 
     def _tidy(self) -> None:
         if self._wanted and (self._folder / ABOUT).exists():
@@ -129,7 +160,6 @@ class FolderJournal:
         """The answers of the journal that is there, or of a new one, which is noted when the first state is kept."""
         if (self._folder / ABOUT).exists():
             kept = _read_json(self._folder / ABOUT)
-            self._made = bool(kept.pop(MADE, False))
             if kept != self._about and not self._own:
                 raise StoreError(_differences(self._folder, kept, self._about))
             if kept == self._about and (self._folder / PROGRESS).exists():
@@ -140,9 +170,11 @@ class FolderJournal:
     def _going_on(self) -> Answers:
         path = self._folder / PROGRESS
         noted = _read_json(path)
-        if not all(isinstance(noted.get(name), int) for name in NOTED):
-            raise StoreError(f"{path}: {', '.join(NOTED)} were expected, found {noted}; {_anew(self._folder)}")
+        if not all(isinstance(noted.get(name), int) for name in NOTED) or not isinstance(noted.get(STATES), dict):
+            expected = ", ".join((*NOTED, STATES))
+            raise StoreError(f"{path}: {expected} were expected, found {noted}; {_anew(self._folder)}")
         self.found, size, checksum, self._generation = (noted[name] for name in NOTED)
+        self._sums = noted[STATES]
         self._forget_others()
         return Answers(self._folder / ANSWERS, size, checksum)
 
@@ -158,13 +190,14 @@ class FolderJournal:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The folder, for one selection alone."""
+def _alone(folder: Path, made: bool) -> Iterator[bool]:
+    """The folder, for one selection alone; whether the journal made it, now or when the selection was begun."""
     while True:
         with ExitStack() as held:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 handle = held.enter_context(opened(folder / LOCK, os.O_RDWR | os.O_CREAT))
+                made = _marked(handle, made)
             except FileNotFoundError:  # another selection ended just now, and took its folder away
                 continue
             except OSError as error:
@@ -172,8 +205,17 @@ def _alone(folder: Path) -> Iterator[None]:
                     f"{folder}: a journal cannot be kept there ({error}); choose another folder"
                 ) from error
             if _is(handle, folder / LOCK):
-                yield
+                yield made
                 return
+
+
+def _marked(handle: int, made: bool) -> bool:
+    """Mark a lock as ours, with whether the folder was made for it; what an earlier start noted counts."""
+    found = os.pread(handle, len(MARK + MADE), 0)
+    if not found:
+        os.pwrite(handle, MARK + MADE if made else MARK, 0)
+        return made
+    return found == MARK + MADE
 
 
 def _is(handle: int, path: Path) -> bool:
@@ -185,15 +227,24 @@ def _is(handle: int, path: Path) -> bool:
 
 
 def _ours(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if OURS.fullmatch(path.name)]
+    return [path for path in folder.iterdir() if OURS.fullmatch(path.name) and path.is_file()]
 
 
 def _refuse_strange(folder: Path) -> None:
     """A folder that holds something and no journal may be somebody's own."""
-    if not folder.exists() or (folder / LOCK).exists() or (folder / ABOUT).exists():
+    if not folder.exists() or (folder / ABOUT).exists() or _is_marked(folder / LOCK):
         return
     if not folder.is_dir() or any(folder.iterdir()):
         raise StoreError(f"{folder}: a new or an empty folder was expected for the journal of a selection")
+
+
+def _is_marked(lock: Path) -> bool:
+    """Whether a lock is ours; one that was made this moment is still empty, and nothing stands beside it."""
+    try:
+        found = lock.read_bytes()
+        return found.startswith(MARK) or (not found and len(list(lock.parent.iterdir())) == 1)
+    except OSError:
+        return False
 
 
 def _differences(folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -205,35 +256,15 @@ def _differences(folder: Path, kept: Mapping[str, Any], now: Mapping[str, Any]) 
                 f"{here}; go on with as many workers as before, or remove the folder and start anew"
             )
     changed = [name for name in {**now, **kept} if kept.get(name) != now.get(name) and name != "parts"]
+    changed = ["seed" if name == "key" else name for name in changed]
     return (
-        f"{folder} holds the journal of another selection ({', '.join(changed)} differ); choose another folder, or "
-        "remove this one if that selection is not wanted any more"
+        f"{folder} holds the journal of another selection (it differs in {', '.join(changed)}); choose another "
+        "folder, or remove this one if that selection is not wanted any more"
     )
 
 
 def _anew(folder: Path) -> str:
     return f"remove {folder} and start the selection anew"
-
-
-def _state_path(folder: Path, generation: int, shard: Shard) -> Path:
-    return folder / f"state-{generation}-{int(shard.ids[0])}.pt"
-
-
-def _save(folder: Path, generation: int, shard: Shard) -> None:
-    with open(_state_path(folder, generation, shard), "wb") as file:
-        torch.save(shard.kept(), file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _restore(folder: Path, generation: int, shard: Shard) -> None:
-    path = _state_path(folder, generation, shard)
-    if not path.exists():
-        raise StoreError(f"{path} is missing; {_anew(folder)}")
-    try:
-        shard.put_back(torch.load(path, map_location=shard.device, weights_only=False))
-    except Exception as error:  # a damaged pickle may raise anything
-        raise StoreError(f"{path} cannot be read ({error}); {_anew(folder)}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class TypiClust(Strategy):
         queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python holds them
         table = max(DEVICE_TABLE if size.accelerator else TABLE, witnesses)
         visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * table
-        return 32 * size.rows + max(cluster.memory(size, clusters), visit)
+        return 32 * size.rows + max(cluster.memory(size.with_labelled, clusters), visit + 16 * size.labelled)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         everything = pool.join(labelled)

@@ -28,7 +28,8 @@ from typing import Any
 
 import torch
 
-from labelwise.choose.door import as_tensor, key_of
+from labelwise.choose.door import key_of
+from labelwise.choose.own_arrays import as_tensor
 from labelwise.choose.whiten import Whitened, whitened
 from labelwise.errors import ArgumentError
 from labelwise.shards import shards_of
@@ -121,7 +122,7 @@ def measured(
     embedding: Any, *, basis: Basis | None = None, rank: int | None = None, tol: float | None = None, seed: int = 0
 ) -> Whitened:
     """Dimension, condition number and rho of a basis on the rows of an array (N, D); the last layer's by default."""
-    x_ND = as_tensor("embedding", embedding)
+    x_ND = as_tensor("embedding", embedding, 2)
     columns = {Embedding(): x_ND, Features(): x_ND}
     signal = Basis() if basis is None else basis
     pool = shards_of(torch.arange(len(x_ND), device=x_ND.device), {part: columns[part] for part in signal.stored()})
