@@ -342,6 +342,8 @@ arrays = ["probs", "embedding", "duals"]
 pool = {one: np.load(f"{folder}/pool-{one}.npy", mmap_mode="r") for one in arrays[:2]}
 past = {one: np.load(f"{folder}/past-{one}.npy", mmap_mode="r") for one in arrays}
 past = {one: past[one] for one in (["embedding", "duals"] if name == "ally" else arrays[:2])}
+if name == "albl":
+    past["y"] = np.zeros(len(past["probs"]), dtype="uint8")
 strategy = lw.strategies.Ally(head={"epochs": 1}) if name == "ally" else name
 
 def chosen(n, most, limit):

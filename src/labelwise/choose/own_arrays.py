@@ -75,6 +75,6 @@ def refuse_copies(arrays: Mapping[str, Any], whose: str) -> None:
         if why and value.nbytes > COPIED:
             raise ArgumentError(
                 f"{whose}{name} cannot be used where it lies ({why}): {value.nbytes / 1e6:,.0f} MB would be copied, "
-                "which max_memory does not allow for; write it once as np.float32 or np.float64 in order and pass that, "
+                "which max_memory does not allow for; write it once as float32 or float64 in order and pass that, "
                 "or leave max_memory out"
             )
