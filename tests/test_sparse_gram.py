@@ -128,6 +128,21 @@ def test_rows_that_moved_most_go_with_the_check(by_products, monkeypatch: pytest
     assert found[32][1] < found[0][1] / 2
 
 
+@pytest.mark.parametrize("unit", [False, True])
+def test_room_for_the_support_grows(unit: bool, by_products, monkeypatch: pytest.MonkeyPatch):
+    """What was known of the rows picked so far comes along."""
+    inputs, strategy = _inputs(3, n=300, c=5, d=16), Sabal(unit_weights=unit)
+    expected = lw.select(strategy, 90, **inputs)
+    made: list[int] = []
+    walk = sparse_gram.Walk
+    monkeypatch.setattr(sparse_gram, "Walk", lambda *given: made.append(given[2]) or walk(*given))
+    monkeypatch.setattr(sparse_gram, "BUCKET", 64)
+    got = by_products(strategy, 90, inputs)
+    assert made == [64, 90]
+    assert got.ids.tolist() == expected.ids.tolist()
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-7, atol=1e-9)
+
+
 def test_it_is_for_wide_rows_on_an_accelerator(monkeypatch: pytest.MonkeyPatch):
     asked = []
 
