@@ -30,9 +30,11 @@ import torch
 from torch import Tensor
 
 from labelwise.choose.frank_wolfe_rows import (
+    HALT,
     Near,
     Row,
     Scored,
+    Step,
     ahead,
     forget,
     fronts,
@@ -46,7 +48,6 @@ from labelwise.choose.progress import tick
 from labelwise.keys import Key
 from labelwise.shards import Shards
 
-HALT = 1e-12  # a step shorter than this share of the way leads nowhere
 TINY = 1e-100  # a factor this small is multiplied out
 FAR, AHEAD = 8, 64  # steps guessed at first, and at most
 WIDTH, SHARE = 128, 16  # numbers of a sketch, at most so many and one for SHARE of a row: it is read at every step
@@ -95,17 +96,23 @@ class Path:
         """Take a step towards a row; False where it leads nowhere."""
         beyond_J = self.beyond(row)
         gamma = self.length(beyond_J, self.gap_J)
-        if gamma <= HALT:
+        if not self.note(Step(row.id, row.score, row.sigma, gamma)):
+            return False
+        self.gap_J = (1 - gamma) * self.gap_J + gamma * beyond_J
+        return True
+
+    def note(self, step: Step) -> bool:
+        """Count a step in, all but the gap behind it; False where it leads nowhere."""
+        if step.gamma <= HALT:
             self.stopped = "no step helps any more"
             return False
-        self.scale *= 1 - gamma
+        self.scale *= 1 - step.gamma
         if self.scale < TINY:  # at a full step the rows before count nothing any more
             self._weight = self.weights() if self.scale else {}
             self.scale = 1.0
-        self._weight[row.id] = self._weight.get(row.id, 0.0) + gamma * self.sigma / row.sigma / self.scale
-        self.score.setdefault(row.id, row.score)
-        self.gap_J = (1 - gamma) * self.gap_J + gamma * beyond_J
-        self.sequence.append(row.id)
+        self._weight[step.id] = self._weight.get(step.id, 0.0) + step.gamma * self.sigma / step.sigma / self.scale
+        self.score.setdefault(step.id, step.score)
+        self.sequence.append(step.id)
         return True
 
 

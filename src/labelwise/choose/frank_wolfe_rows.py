@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labelwise.shards import Shard
 
+HALT = 1e-12  # a step shorter than this share of the way leads nowhere
 LISTED = 128  # rows of a shard that are scored in full for a guess
 BLOCK, DEVICE_BLOCK = 256, 1 << 16  # rows multiplied at a time: on a CPU they stay in the cache
 
@@ -34,6 +35,15 @@ class Scored(NamedTuple):
 
     id: int
     score: float
+
+
+class Step(NamedTuple):
+    """A step that was made: its row, the row's score before it and length, and the share of the way that was gone."""
+
+    id: int
+    score: float
+    sigma: float
+    gamma: float
 
 
 class Near(NamedTuple):
