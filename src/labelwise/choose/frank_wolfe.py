@@ -17,6 +17,8 @@ by this estimate, and rows that the bound does not rule out are noted. After som
 than it saves, the noted rows are multiplied with the gaps of all those steps at once: a guess holds up to the first
 step at which another row is higher. Rows within rounding of the highest are scored by themselves in float64, where
 copies of a row are tied to the last bit. So what is taken depends neither on the basis nor on how far was guessed.
+
+Rows in one shard on an accelerator are multiplied with r for each step all the same, see choose/frank_wolfe_device.py.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from labelwise.choose.frank_wolfe_device import Start, leg, suits
 from labelwise.choose.frank_wolfe_rows import (
     HALT,
     Near,
@@ -78,6 +81,10 @@ class Path:
         """How many rows have a positive weight."""
         return len(self._weight)
 
+    def goes_on(self, k: int, most: int) -> bool:
+        """Whether less than k rows have a positive weight, less than `most` steps are done, and the last one helped."""
+        return self.distinct < k and len(self.sequence) < most and not self.stopped
+
     def weights(self) -> dict[int, float]:
         """Positive weights, in the order in which the rows were first taken."""
         return {row: self.scale * w for row, w in self._weight.items()}
@@ -123,19 +130,38 @@ def frank_wolfe(pool: Shards, k: int, most: int, slack: float) -> Path:
     """
     total = pool.sum(sums)
     path = Path(total[:-1], float(total[-1]))
-    try:
-        basis_WJ, far = _sketched(pool, k, len(path.target_J)), FAR
-        while path.distinct < k and len(path.sequence) < most and not path.stopped:
-            pool.map(functools.partial(keep_scores, path.gap_J))
-            guess = _guessed(pool, path, basis_WJ, slack, far, most - len(path.sequence))
-            held = _walk(pool, path, guess, k, slack)
-            far = held + 1 if held < len(guess.rows) else min(AHEAD, max(far, 2 * held))
-            tick(path.distinct, k)
-    finally:
-        pool.map(forget)
+    if suits(pool):
+        _by_legs(pool, path, k, most, slack)
+    else:
+        try:
+            _by_guesses(pool, path, k, most, slack)
+        finally:
+            pool.map(forget)
     if path.distinct >= k:
         path.stopped = "k rows taken"
     return path
+
+
+def _by_legs(pool: Shards, path: Path, k: int, most: int, slack: float) -> None:
+    """Steps that are made where the rows are, many at a time."""
+    while path.goes_on(k, most):
+        start = Start(path.target_J, path.sigma, path.gap_J, [*path.weights()], k, most - len(path.sequence))
+        (made,) = pool.map(functools.partial(leg, start, slack))
+        for step in made.steps:
+            path.note(step)
+        path.gap_J = made.gap_J
+        tick(path.distinct, k)
+
+
+def _by_guesses(pool: Shards, path: Path, k: int, most: int, slack: float) -> None:
+    """Steps that are guessed by sketches, and checked some at a time."""
+    basis_WJ, far = _sketched(pool, k, len(path.target_J)), FAR
+    while path.goes_on(k, most):
+        pool.map(functools.partial(keep_scores, path.gap_J))
+        guess = _guessed(pool, path, basis_WJ, slack, far, most - len(path.sequence))
+        held = _walk(pool, path, guess, k, slack)
+        far = held + 1 if held < len(guess.rows) else min(AHEAD, max(far, 2 * held))
+        tick(path.distinct, k)
 
 
 class _Guess(NamedTuple):
