@@ -302,16 +302,29 @@ def test_the_host_waits_once_for_many_steps() -> None:
     assert few.waits.total() <= 12
 
 
-def test_where_many_steps_are_in_doubt_few_are_made_in_vain(by_all: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is one read of all rows."""
-    monkeypatch.setattr(frank_wolfe_device, "NEAR", 1)
-    tried: list[int] = []
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one for each read of all rows."""
+    made: list[int] = []
     near = frank_wolfe_device._Loop._near
-    monkeypatch.setattr(frank_wolfe_device._Loop, "_near", lambda loop: (tried.append(1), near(loop))[1])
+    monkeypatch.setattr(frank_wolfe_device._Loop, "_near", lambda loop: (made.append(1), near(loop))[1])
+    return made
+
+
+def test_few_steps_are_made_in_vain_behind_the_last(sweeps: list[int]) -> None:
+    with second_device():
+        got = chosen(draws_of("normal"), 20, device=AWAY)
+    assert got.notes["steps"] <= len(sweeps) < got.notes["steps"] + frank_wolfe_device.LEAST
+
+
+def test_where_many_steps_are_in_doubt_few_are_made_in_vain(
+    by_all: list[int], sweeps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frank_wolfe_device, "NEAR", 1)
     with second_device():
         got = chosen(draws_of("crowd").astype("float32"), 10, device=AWAY)
     assert len(by_all) > 5
-    assert len(tried) <= 3 * got.notes["steps"] + 2 * frank_wolfe_device.CHUNK
+    assert len(sweeps) <= 3 * got.notes["steps"] + 2 * frank_wolfe_device.CHUNK
 
 
 def test_a_step_is_one_that_a_graph_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,10 +345,11 @@ def test_a_step_is_one_that_a_graph_can_hold(monkeypatch: pytest.MonkeyPatch) ->
     log_probs = draws_of("copies")
     expected = chosen(log_probs, 30)
     monkeypatch.setattr(frank_wolfe_device, "captured", as_captured)
-    monkeypatch.setattr(frank_wolfe_device, "LEG", 20)
-    with second_device() as mode:
-        same(chosen(log_probs, 30, device=AWAY), expected)
-    assert len(tried) > 1
+    for most in (1024, 20):
+        monkeypatch.setattr(frank_wolfe_device, "LEG", most)
+        with second_device() as mode:
+            same(chosen(log_probs, 30, device=AWAY), expected)
+    assert len(tried) > 2
 
 
 def _places(step: Any) -> dict[str, int]:
