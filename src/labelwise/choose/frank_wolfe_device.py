@@ -2,13 +2,13 @@
 
 What there is to do, for 50,000 rows of 2,000 draws in float32 on an H200 (4.3 TB/s):
 
-    one read of the rows for each step      400 MB                                  93 us
-    one read of sketches of 125 numbers     25 MB, and rows that they do not rule out  6 us and more
-    a wait of the host                      of which sketches need about 20 a step  20 us each
+    one read of the rows for each step      400 MB                                        93 us
+    one read of sketches of 125 numbers     25 MB, and the rows that are not ruled out    6 us and more
+    a wait of the host                      sketches need about 20 for each step          20 us each
 
-so sketches save nothing here: how many rows they leave is known to the host alone when it has waited. Instead the gap,
-which rows are taken, and the steps since the last look stay on the device, and a step is one product of all rows with
-the gap; on CUDA it is captured in a graph and replayed. The product is in the precision of the rows. The NEAR rows that
+so sketches save nothing here: how many rows they leave, the host knows only when it has waited. Instead the gap, which
+rows are taken, and the steps since the last look stay on the device, and a step is one product of all rows with the
+gap; on CUDA it is captured in a graph and replayed. The product is in the precision of the rows. The NEAR rows that
 come first by it are scored by themselves in float64, as on the CPU: copies of a row are tied to the last bit. Where the
 last of these is still within rounding of the first, another row may be the highest: the step does nothing and neither
 do those behind it, and the host makes that one. So the steps are those of choose/frank_wolfe.py.
