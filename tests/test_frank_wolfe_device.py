@@ -21,7 +21,7 @@ from labelwise.shards import Shard, Shards, journal
 from labelwise.signals.spec import LogProbs
 from labelwise.strategies import AcsFw, acs_fw
 from labelwise.verify.references import bayes as slow
-from second_device import AWAY, Away, Second, second_device
+from second_device import AWAY, Away, second_device
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HUGE = 1 << 60  # an id that is no float64
@@ -287,19 +287,23 @@ def test_few_near_rows_do_not_ask_the_host(by_all: list[int]) -> None:
 # ---- waiting, and graphs -------------------------------------------------------------------------------------------
 
 
-def waits(k: int, kind: str = "normal") -> Second:
+def many_draws() -> np.ndarray:
+    """Of so many that steps help to the end."""
+    return slow.random_log_probs(np.random.default_rng(0), 2000, 100, 4)
+
+
+def waits(k: int) -> int:
     with second_device() as mode:
-        pool = pool_of(draws_of(kind, 2000), AWAY)
+        pool = pool_of(many_draws(), AWAY)
         mode.waits.clear()
-        AcsFw().select(pool, Shards([]), k, Key(0))
-    return mode
+        assert AcsFw().select(pool, Shards([]), k, Key(0)).notes["distinct"] == k
+    return mode.waits.total()
 
 
 def test_the_host_waits_once_for_many_steps() -> None:
     few, many = waits(64), waits(192)
-    more = many.waits.total() - few.waits.total()
-    assert 2 <= more <= 128 // frank_wolfe_device.CHUNK + 6  # steps that come back to a row are some of them
-    assert few.waits.total() <= 12
+    assert 2 <= many - few <= 128 // frank_wolfe_device.CHUNK + 2  # some steps come back to a row
+    assert few <= 8
 
 
 @pytest.fixture
@@ -443,7 +447,7 @@ def test_cuda_takes_the_rows_of_the_cpu(kind: str, near: int, monkeypatch: pytes
 @cuda
 def test_cuda_waits_once_for_many_steps() -> None:
     def waited(k: int) -> int:
-        pool = pool_of(draws_of("normal", 3000), "cuda")
+        pool = pool_of(many_draws(), "cuda")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
@@ -456,4 +460,4 @@ def test_cuda_waits_once_for_many_steps() -> None:
     waited(10)  # what is loaded once
     few, many = waited(64), waited(192)
     assert few > 0
-    assert many - few <= 128 // frank_wolfe_device.CHUNK + 6
+    assert many - few <= 128 // frank_wolfe_device.CHUNK + 2
