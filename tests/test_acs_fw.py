@@ -99,7 +99,7 @@ def test_the_bound_holds_for_every_row(dtype: torch.dtype):
         exact_N = vectors_NJ.double() @ gap_J / shard.state["sigma"]
         guess_N = near.share * shard.state["score"] + near.along_W.to(dtype) @ shard.state["sketch"]
         off_N = (guess_N.double() - exact_N).abs()
-        rounding = frank_wolfe_rows._rounding(shard) * near.size
+        rounding = frank_wolfe_rows.rounding(shard) * near.size
         assert (off_N <= shard.state["tail"].double() * near.rest + rounding).all()
         row, count = frank_wolfe_rows.ahead(near, 0.0, shard)
         assert shard.state["noted"][exact_N.argmax()]

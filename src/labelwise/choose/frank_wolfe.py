@@ -17,6 +17,8 @@ by this estimate, and rows that the bound does not rule out are noted. After som
 than it saves, the noted rows are multiplied with the gaps of all those steps at once: a guess holds up to the first
 step at which another row is higher. Rows within rounding of the highest are scored by themselves in float64, where
 copies of a row are tied to the last bit. So what is taken depends neither on the basis nor on how far was guessed.
+
+Rows in one shard on an accelerator are multiplied with r for each step all the same, see choose/frank_wolfe_device.py.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from labelwise.choose.frank_wolfe_device import Start, leg, suits
 from labelwise.choose.frank_wolfe_rows import (
+    HALT,
     Near,
     Row,
     Scored,
+    Step,
     ahead,
     forget,
     fronts,
@@ -46,7 +51,6 @@ from labelwise.choose.progress import tick
 from labelwise.keys import Key
 from labelwise.shards import Shards
 
-HALT = 1e-12  # a step shorter than this share of the way leads nowhere
 TINY = 1e-100  # a factor this small is multiplied out
 FAR, AHEAD = 8, 64  # steps guessed at first, and at most
 WIDTH, SHARE = 128, 16  # numbers of a sketch, at most so many and one for SHARE of a row: it is read at every step
@@ -77,6 +81,10 @@ class Path:
         """How many rows have a positive weight."""
         return len(self._weight)
 
+    def goes_on(self, k: int, most: int) -> bool:
+        """Whether less than k rows have a positive weight, less than `most` steps are done, and the last one helped."""
+        return self.distinct < k and len(self.sequence) < most and not self.stopped
+
     def weights(self) -> dict[int, float]:
         """Positive weights, in the order in which the rows were first taken."""
         return {row: self.scale * w for row, w in self._weight.items()}
@@ -95,17 +103,23 @@ class Path:
         """Take a step towards a row; False where it leads nowhere."""
         beyond_J = self.beyond(row)
         gamma = self.length(beyond_J, self.gap_J)
-        if gamma <= HALT:
+        if not self.note(Step(row.id, row.score, row.sigma, gamma)):
+            return False
+        self.gap_J = (1 - gamma) * self.gap_J + gamma * beyond_J
+        return True
+
+    def note(self, step: Step) -> bool:
+        """Count a step in, all but the gap behind it; False where it leads nowhere."""
+        if step.gamma <= HALT:
             self.stopped = "no step helps any more"
             return False
-        self.scale *= 1 - gamma
+        self.scale *= 1 - step.gamma
         if self.scale < TINY:  # at a full step the rows before count nothing any more
             self._weight = self.weights() if self.scale else {}
             self.scale = 1.0
-        self._weight[row.id] = self._weight.get(row.id, 0.0) + gamma * self.sigma / row.sigma / self.scale
-        self.score.setdefault(row.id, row.score)
-        self.gap_J = (1 - gamma) * self.gap_J + gamma * beyond_J
-        self.sequence.append(row.id)
+        self._weight[step.id] = self._weight.get(step.id, 0.0) + step.gamma * self.sigma / step.sigma / self.scale
+        self.score.setdefault(step.id, step.score)
+        self.sequence.append(step.id)
         return True
 
 
@@ -116,19 +130,38 @@ def frank_wolfe(pool: Shards, k: int, most: int, slack: float) -> Path:
     """
     total = pool.sum(sums)
     path = Path(total[:-1], float(total[-1]))
-    try:
-        basis_WJ, far = _sketched(pool, k, len(path.target_J)), FAR
-        while path.distinct < k and len(path.sequence) < most and not path.stopped:
-            pool.map(functools.partial(keep_scores, path.gap_J))
-            guess = _guessed(pool, path, basis_WJ, slack, far, most - len(path.sequence))
-            held = _walk(pool, path, guess, k, slack)
-            far = held + 1 if held < len(guess.rows) else min(AHEAD, max(far, 2 * held))
-            tick(path.distinct, k)
-    finally:
-        pool.map(forget)
+    if suits(pool):
+        _by_legs(pool, path, k, most, slack)
+    else:
+        try:
+            _by_guesses(pool, path, k, most, slack)
+        finally:
+            pool.map(forget)
     if path.distinct >= k:
         path.stopped = "k rows taken"
     return path
+
+
+def _by_legs(pool: Shards, path: Path, k: int, most: int, slack: float) -> None:
+    """Steps that are made where the rows are, many at a time."""
+    while path.goes_on(k, most):
+        start = Start(path.target_J, path.sigma, path.gap_J, [*path.weights()], k, most - len(path.sequence))
+        (made,) = pool.map(functools.partial(leg, start, slack))
+        for step in made.steps:
+            path.note(step)
+        path.gap_J = made.gap_J
+        tick(path.distinct, k)
+
+
+def _by_guesses(pool: Shards, path: Path, k: int, most: int, slack: float) -> None:
+    """Steps that are guessed by sketches, and checked some at a time."""
+    basis_WJ, far = _sketched(pool, k, len(path.target_J)), FAR
+    while path.goes_on(k, most):
+        pool.map(functools.partial(keep_scores, path.gap_J))
+        guess = _guessed(pool, path, basis_WJ, slack, far, most - len(path.sequence))
+        held = _walk(pool, path, guess, k, slack)
+        far = held + 1 if held < len(guess.rows) else min(AHEAD, max(far, 2 * held))
+        tick(path.distinct, k)
 
 
 class _Guess(NamedTuple):

@@ -9,15 +9,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from labelwise.shards import Shard
 
+HALT = 1e-12  # a step shorter than this share of the way leads nowhere
 LISTED = 128  # rows of a shard that are scored in full for a guess
-BLOCK, DEVICE_BLOCK = 256, 1 << 16  # rows multiplied at a time: on a CPU they stay in the cache
+BLOCK = 256  # rows multiplied at a time: on a CPU they stay in the cache
+WIDENED = 1 << 23  # numbers that an accelerator makes float64 of at a time
+
+F = TypeVar("F", float, Tensor)
 
 
 class Row(NamedTuple):
@@ -34,6 +38,15 @@ class Scored(NamedTuple):
 
     id: int
     score: float
+
+
+class Step(NamedTuple):
+    """A step that was made: its row, the row's score before it and length, and the share of the way that was gone."""
+
+    id: int
+    score: float
+    sigma: float
+    gamma: float
 
 
 class Near(NamedTuple):
@@ -57,8 +70,8 @@ def keep_sketch(basis_JW: Tensor, shard: Shard) -> None:
     vector_NJ = shard.state["vector"]
     basis_WJ, sigma_N = basis_JW.T.to(vector_NJ), shard.state["sigma"].to(vector_NJ.dtype)
     sketch_WN, tail_N = vector_NJ.new_empty(len(basis_WJ), len(vector_NJ)), vector_NJ.new_empty(len(vector_NJ))
-    for start in range(0, len(vector_NJ), _block(shard)):
-        part = slice(start, start + _block(shard))
+    for start in range(0, len(vector_NJ), block(shard)):
+        part = slice(start, start + block(shard))
         sketch_Wn = (basis_WJ @ vector_NJ[part].T).div_(sigma_N[part])
         square_n = (torch.linalg.vector_norm(vector_NJ[part], dim=1) / sigma_N[part]).square()
         outside_n = (square_n - sketch_Wn.square().sum(0)).clamp_(min=0)
@@ -69,7 +82,7 @@ def keep_sketch(basis_JW: Tensor, shard: Shard) -> None:
 
 def sums(shard: Shard) -> Tensor:
     """The sum of the vectors and, last, of their lengths, in float64."""
-    total_J = functools.reduce(torch.add, (part.double().sum(0) for part in shard.state["vector"].split(_block(shard))))
+    total_J = functools.reduce(torch.add, (part.double().sum(0) for part in shard.state["vector"].split(block(shard))))
     return torch.cat([total_J, shard.state["sigma"].sum()[None]]).cpu()
 
 
@@ -89,7 +102,7 @@ def ahead(near: Near, slack: float, shard: Shard) -> tuple[Row, int]:
     score_T = (some_TJ @ near.gap_J.to(some_TJ)).double() / state["sigma"][places]
     at = places[_front(shard.ids[places], score_T, slack)[0]]
     top = float(score_T.max())
-    state["noted"] |= near_N.add_(state["tail"], alpha=near.rest) >= _floor(top, slack, _rounding(shard) * near.size)
+    state["noted"] |= near_N.add_(state["tail"], alpha=near.rest) >= floor(top, slack, rounding(shard) * near.size)
     return _row_at(shard, at, top), int(state["noted"].sum())
 
 
@@ -102,7 +115,7 @@ def fronts(gap_BJ: Tensor, slack: float, shard: Shard) -> list[list[Scored]]:
     score_BT /= sigma_N[places].to(vector_NJ.dtype)
     found = []
     for score_T, gap_J, length in zip(score_BT, gap_BJ.to(shard.device), length_B):
-        here = places[score_T >= _floor(float(score_T.max()), slack, _rounding(shard) * length)]
+        here = places[score_T >= floor(float(score_T.max()), slack, rounding(shard) * length)]
         exact_T = torch.cat([(part_TJ.double() * gap_J).sum(1) for part_TJ in _gathered(here, shard)])
         exact_T /= sigma_N[here]
         front = _front(shard.ids[here], exact_T, slack)
@@ -112,7 +125,7 @@ def fronts(gap_BJ: Tensor, slack: float, shard: Shard) -> list[list[Scored]]:
 
 def _gathered(places: Tensor, shard: Shard) -> Iterator[Tensor]:
     """The vectors of these rows, block by block."""
-    for part in places.split(_block(shard)):
+    for part in places.split(block(shard)):
         yield shard.state["vector"].index_select(0, part)  # several times quicker than by an index in brackets
 
 
@@ -128,12 +141,12 @@ def _front(id_T: Tensor, score_T: Tensor, slack: float) -> Tensor:
     return torch.cat([tied[:1], tied[1:][highest[1:] > highest[:-1]]])
 
 
-def _floor(top: float, slack: float, error: float) -> float:
+def floor(top: F, slack: float, error: F) -> F:
     """A score below this, each of the two wrong by so much, is not tied with the highest."""
     return top - slack * abs(top) - 2 * error
 
 
-def _rounding(shard: Shard) -> float:
+def rounding(shard: Shard) -> float:
     """What rounding does to a product with a row over its length, as a share of the other one's length.
 
     Errors add up like a walk at random; several times that is more than was seen.
@@ -142,8 +155,9 @@ def _rounding(shard: Shard) -> float:
     return 2 * math.sqrt(vector_NJ.shape[1]) * torch.finfo(vector_NJ.dtype).eps
 
 
-def _block(shard: Shard) -> int:
-    return BLOCK if shard.device.type == "cpu" else DEVICE_BLOCK
+def block(shard: Shard) -> int:
+    """How many rows are multiplied at a time."""
+    return BLOCK if shard.device.type == "cpu" else max(1, WIDENED // shard.state["vector"].shape[1])
 
 
 def _row_at(shard: Shard, place: Tensor, score: float) -> Row:

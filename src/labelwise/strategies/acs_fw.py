@@ -13,7 +13,8 @@ near to L = sum_n L_n:
     w <- (1 - gamma) w + gamma (sigma / sigma_f) e_f                          L_w <- (1 - gamma) L_w + gamma a
 
 until k rows have a positive weight. Cost: N K C, and at most N K for each step, a product of the rows with L - L_w;
-most steps read sketches of the rows instead, of K / 16 numbers, and few rows in full (choose/frank_wolfe.py).
+most steps read sketches of the rows instead, of K / 16 numbers, and few rows in full (choose/frank_wolfe.py). On an
+accelerator a step is that product, and the host waits for none of them (choose/frank_wolfe_device.py).
 Departs from the paper: gamma is kept within 0 and 1, so that no weight is negative; a probability below 1e-12 counts as
 1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step.
 """
@@ -30,6 +31,7 @@ from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
 from labelwise.choose.frank_wolfe import AHEAD, SAMPLE, SHARE, WIDTH, frank_wolfe
+from labelwise.choose.frank_wolfe_rows import WIDENED, block
 from labelwise.choose.memory import Size
 from labelwise.choose.strategy import Growth, tie
 from labelwise.errors import ArgumentError
@@ -75,6 +77,8 @@ class AcsFw(Strategy):
         # Vectors, sketches, and at worst the scores of every row at each step that is guessed.
         kept = long * size.number + (wide + 2 * AHEAD) * size.number + 96
         listed = 4 * AHEAD * (long + 2) * 8 + 4 * SAMPLE * long * 8 + 6 * long * wide * 8
+        if size.accelerator:  # rows as they came, in float64, and multiplied
+            listed += 3 * 8 * min(WIDENED, size.rows * long)
         return kept * size.rows + listed + 256 * size.k * STEPS + 8 * long * (draws + 256)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
@@ -119,7 +123,8 @@ def _vectors(entropy: float, project_KJ: Tensor | None, shard: Shard) -> None:
     project = None if project_KJ is None else project_KJ.to(shard.device, shard.dtype)
     rows_NJ = shard.each(lambda rows: _expected(rows.tensor(DRAWS), entropy, project), 2 * width)
     shard.state["vector"] = rows_NJ
-    shard.state["sigma"] = torch.cat([_length(part) for part in rows_NJ.split(64)])
+    some = 64 if shard.device.type == "cpu" else block(shard)  # few at a time stay in the cache of a CPU
+    shard.state["sigma"] = torch.cat([_length(part) for part in rows_NJ.split(some)])
 
 
 def _expected(log_NKC: Tensor, entropy: float, project_KJ: Tensor | None) -> Tensor:
