@@ -26,7 +26,7 @@ from labelwise.shards import Shard
 from labelwise.shards.graphs import captured
 
 WORN = 1e-4  # a gain this far below those at the last refresh has lost digits that ties are told by
-AT_ONCE = 1 << 20  # numbers of P whose systems are solved at once: what that needs stays in the cache of the device
+AT_ONCE = 1 << 19  # numbers of P whose systems are solved at once: what that needs stays in the cache of the device
 LEAST_SOLVED = 64  # rows, however large P is
 REPEATED = 8  # steps from which on it pays to capture one
 LAST = torch.iinfo(torch.int64).max
@@ -66,6 +66,11 @@ class Made(NamedTuple):
 def narrowest(rank: int) -> int:
     """Rows whose systems are solved at once."""
     return max(LEAST_SOLVED, AT_ONCE // rank**2)
+
+
+def memory(rows: int, rank: int) -> int:
+    """Bytes that steps lay out beside so many rows."""
+    return 64 * rows + 12 * 8 * min(rows, narrowest(rank)) * rank**2
 
 
 def take(form: Form, limits: Limits, design: Design, shard: Shard) -> tuple[Tensor, Tensor, int]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from labelwise.choose import Selection, Strategy, fisher, fisher_design, fisher_rows
+from labelwise.choose import Selection, Strategy, fisher, fisher_design, fisher_device, fisher_rows
 from labelwise.choose.fisher_design import Design
 from labelwise.choose.fisher_device import WORN
 from labelwise.choose.fisher_rows import ALMOST
@@ -110,7 +110,8 @@ class Bait(Strategy):
         )
         few = self._looked_at(size.rows, size.k)
         read = fisher_rows.SOLVED * (64 * width + 4 * size.row)
-        return 64 * size.rows + tables + solved + read + max(small * few, taken)
+        steps = fisher_device.memory(few, rank) if size.accelerator else 0
+        return 64 * size.rows + tables + solved + read + steps + max(small * few, taken)
 
     def work(self, size: Size) -> float:
         classes, width = self._shape(size)
