@@ -101,6 +101,13 @@ def test_of_copies_the_smallest_ids_are_taken_and_the_largest_go(seed: int):
     check_same(Bait(oversample=1 + seed % 2), 20, arrays, ids=ids)
 
 
+def test_rows_that_only_rounding_tells_apart_are_copies():
+    arrays = {name: np.concatenate([array] * 2) for name, array in problem(20, 3, 3, 1).items()}
+    arrays["embedding"][20:] *= 1 + 1e-13  # the gain is higher, by less than what sums are good for
+    got, _ = check_same(Bait(oversample=1), 10, arrays)
+    assert min(got.ids) < 20
+
+
 def test_nothing_to_learn_and_nothing_to_read(monkeypatch: pytest.MonkeyPatch):
     """Every gain is nothing, so every row may be the best: all have to be solved, whatever the room for it."""
     monkeypatch.setattr(fisher_device, "AT_ONCE", 1)
@@ -231,6 +238,31 @@ def test_a_step_that_is_off_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     assert seen[1] > 0
 
 
+@pytest.mark.parametrize("where", ["in a row", "in the design"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_step_that_digits_do_not_suffice_for_is_left_to_the_host(
+    sign: int, where: str, monkeypatch: pytest.MonkeyPatch
+):
+    run, turned, done = fisher_device.Steps.run, fisher_design.Design.turned, []
+
+    def running(self: Any, shard: Any) -> Any:
+        if self.sign != sign:
+            return run(self, shard)
+        if where == "in a row":
+            self.board.p_Nrr[1] = sign * 3 * torch.eye(2, dtype=torch.float64).to(AWAY)
+        else:
+            monkeypatch.setattr(
+                fisher_design.Design, "turned", lambda *given: (*(found := turned(*given))[:2], found[2] & False)
+            )
+        done.append(len(run(self, shard).places))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fisher_device.Steps, "run", running)
+    with pytest.raises(ZeroDivisionError):
+        select_there(Bait(), 10, problem(40, 3, 4, 0))
+    assert done == [0]
+
+
 @pytest.mark.parametrize("rank", [1, 2, 7])
 def test_elimination_is_the_cholesky_factor(rank: int):
     gen = torch.Generator().manual_seed(rank)
@@ -357,3 +389,18 @@ def test_what_is_captured_is_the_step_where_there_are_no_graphs():
             state.add_(1)
 
         assert captured(step, [state]) is step
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("n", "c", "d"), [(3000, 2, 8), (3000, 5, 16), (1500, 12, 6), (1500, 3, 140)])
+def test_picks_on_cuda_are_those_of_the_cpu(n: int, c: int, d: int, monkeypatch: pytest.MonkeyPatch):
+    """With steps that are replayed, more than once in the same memory, and graphs that are gone afterwards."""
+    made = steps_made(monkeypatch)
+    arrays = problem(n, c, d, 0)
+    want = lw.select(Bait(), 120, **arrays)
+    for _ in range(2):
+        got = lw.select(Bait(), 120, **{name: torch.from_numpy(array).cuda() for name, array in arrays.items()})
+        assert list(got.ids) == list(want.ids)
+        assert not fisher_device._graphs
+    assert made[-1] > 240
+    assert made[1] == 240

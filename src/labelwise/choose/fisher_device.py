@@ -30,7 +30,7 @@ AT_ONCE = 1 << 19  # numbers of P whose systems are solved at once: what that ne
 LEAST_SOLVED = 64  # rows, however large P is
 REPEATED = 8  # steps from which on it pays to capture one
 LAST = torch.iinfo(torch.int64).max
-_graphs: WeakKeyDictionary[Shard, tuple[Any, Callable[[], None]]] = WeakKeyDictionary()
+_graphs: WeakKeyDictionary[Shard, _Graph] = WeakKeyDictionary()
 
 
 class Board(NamedTuple):
@@ -52,6 +52,14 @@ class Limits(NamedTuple):
     wide: int  # rows that a step solves exactly
     others: float = -torch.inf  # what rows that are not here may gain
     fresh: float = 0.0  # the highest gain since M was last inverted
+
+
+class _Graph(NamedTuple):
+    """The last graph of a shard's steps."""
+
+    side: torch.cuda.Stream
+    pool: Any
+    replay: Callable[[], None]
 
 
 class Made(NamedTuple):
@@ -189,6 +197,8 @@ def _captured(step: Callable[[], None], state: list[Tensor], shard: Shard) -> Ca
     """`step` as a graph; the last one is kept until there is another, so that they take turns in the same memory."""
     if shard.device.type != "cuda":
         return step
-    pool = _graphs[shard][0] if shard in _graphs else torch.cuda.graph_pool_handle()
-    _graphs[shard] = pool, captured(step, state, pool)
-    return _graphs[shard][1]
+    before = _graphs.get(shard)
+    side = torch.cuda.Stream(shard.device) if before is None else before.side
+    pool = torch.cuda.graph_pool_handle() if before is None else before.pool
+    _graphs[shard] = _Graph(side, pool, captured(step, state, pool, side))
+    return _graphs[shard].replay

@@ -7,7 +7,8 @@ algorithm 1. With I_x the information of a row about the last layer, F its mean 
 
 take 2 k rows one by one, each the one that lowers it most, then let k of them go, each the one that raises it least.
 c = k / (L + k), as in the authors' programme; `consistent` takes 1 / (L + k), so that M is an average too.
-choose/fisher.py has the algebra: factors of rank C - 1 and small matrices for each row that are kept up to date.
+choose/fisher.py has the algebra: factors of rank C - 1 and small matrices for each row that are kept up to date. Rows
+are taken and let go one by one, or on one accelerator many at a time without the host (choose/fisher_device.py).
 Cost for each pick: n D C (C - 1) for the n rows that may be the best soon, at most N, and (C D)^2 C; once N (C D)^2.
 Memory N C^2 and (C D)^2. In regression C is 1.
 Departs from the paper: where C D is above `widest`, embeddings are projected at random to fewer columns; of more than
