@@ -22,7 +22,7 @@ TIE = 1e-11  # relative; differences of float64 sums that are not worn are bette
 SOLVED = 2048  # rows whose small systems are solved at once
 FIRST = 32  # rows that are solved for a floor
 ALMOST, MORE = 1 - 1e-9, 1 + 1e-9  # rows within this of the best are still looked at exactly
-# Columns up to which embeddings are kept beside P and Q, instead of being read again for every pick; projected ones are.
+# Columns up to which embeddings are kept beside P and Q, and not read again for every pick; projected ones always are.
 NARROW = 128
 FEW = 4  # one in so many rows may be held while others are brought beside them
 UNKNOWN = 1e300  # a gain that no row has; infinity times nothing would not be a number
