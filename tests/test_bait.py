@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import labelwise as lw
-from labelwise.choose import fisher, fisher_rows
+from labelwise.choose import fisher, fisher_design, fisher_rows
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.keys import Key
 from labelwise.signals.rows import Rows
@@ -82,13 +82,13 @@ def test_what_is_kept_up_to_date_is_what_the_definition_gives():
     parts = form.read(rows)
     v = parts.explicit()
     nothing = torch.zeros(12, 12, dtype=torch.float64)
-    design = fisher.Design(nothing, 1.0, torch.einsum("nrg,nrh->gh", v, v) / 30, 0.5)
+    design = fisher_design.Design(nothing, 1.0, torch.einsum("nrg,nrh->gh", v, v) / 30, 0.5)
     P, Q = design.state(parts, design.inverse_GG, design.middle())
     for row, sign in ((3, -1), (8, -1), (20, -1), (8, 1), (3, 1)):
         before, expected = design.trace(), fisher.change_of_trace(P, Q, sign)[row]
         design.move(parts.at(slice(row, row + 1)), sign).change(parts, P, Q)
         assert abs(design.trace() - before) == pytest.approx(float(expected), rel=1e-9)
-    again = fisher.Design(0.5 * v[20].T @ v[20], 1.0, design.target_GG, 0.5)
+    again = fisher_design.Design(0.5 * v[20].T @ v[20], 1.0, design.target_GG, 0.5)
     for ours, anew in zip((P, Q), again.state(parts, again.inverse_GG, again.middle())):
         assert torch.allclose(ours, anew, atol=1e-12)
 
@@ -142,7 +142,7 @@ def test_no_row_ever_gains_more_than_was_said(seed: int):
     rows = Rows(torch.arange(80), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
     parts = fisher.Form(4, 3, False).read(rows)
     v = parts.explicit()
-    design = fisher.Design(0.1 * v[0].T @ v[0], 0.5, torch.einsum("nrg,nrh->gh", v, v) / 80, 0.7)
+    design = fisher_design.Design(0.1 * v[0].T @ v[0], 0.5, torch.einsum("nrg,nrh->gh", v, v) / 80, 0.7)
     largest = design.largest()
     exact = float(torch.linalg.eigvals(design.inverse_GG @ design.target_GG).real.max())
     assert exact <= largest <= 1.1 * exact
@@ -171,7 +171,7 @@ def test_a_design_keeps_no_factor_of_the_rows_it_has_seen():
     parts = fisher.Form(4, 50, False).read(
         Rows(torch.arange(1), {Probs(): torch.rand(1, 4).double(), Embedding(): torch.randn(1, 50).double()})
     )
-    design = fisher.Design(torch.zeros(200, 200).double(), 1.0, torch.eye(200).double(), 1.0)
+    design = fisher_design.Design(torch.zeros(200, 200).double(), 1.0, torch.eye(200).double(), 1.0)
     for _ in range(5):
         design.move(parts, -1)
     kept = sum(tensor.numel() for _, row in design._moved for tensor in row)
@@ -190,8 +190,8 @@ def test_a_worn_state_is_refreshed(monkeypatch: pytest.MonkeyPatch):
     p, h = problem(40, 2, 2, 5)
     strategy = lw.strategies.Bait(lambda_=1e-4, oversample=1)
     calls = []
-    refresh = fisher.Design.refresh
-    monkeypatch.setattr(fisher.Design, "refresh", lambda self: (calls.append(1), refresh(self))[1])
+    refresh = fisher_design.Design.refresh
+    monkeypatch.setattr(fisher_design.Design, "refresh", lambda self: (calls.append(1), refresh(self))[1])
     got = lw.select(strategy, 10, probs=p, embedding=20 * h)
     assert len(calls) > 0  # M begins as a multiple of the unit matrix, which needs no inverse
     assert list(got.ids) == slow.bait(p, 20 * h, 10, None, 1e-4, oversample=1)[0]

@@ -252,7 +252,9 @@ def test_every_strategy_may_have_its_rows_on_the_accelerators_of_other_processes
     same(got, expected[name])
 
 
-@pytest.mark.parametrize("name", ["sabal-greedy", "sabal-iht", "sabal unit weights", "sabal bayesian", "acs-fw"])
+@pytest.mark.parametrize(
+    "name", ["sabal-greedy", "sabal-iht", "sabal unit weights", "sabal bayesian", "acs-fw", "bait"]
+)
 def test_the_loops_of_an_accelerator_run_in_another_process(
     name: str, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,8 @@ Rows keep P = V M^-1 V^T and Q = V M^-1 F M^-1 V^T, (r, r) each. Taking in a row
     Z = M^-1 U^T (I + P_U)^(-1/2),   z = V Z,   t = V M^-1 F Z,   S = Z^T F Z
     M^-1 -= Z Z^T,    P -= z z^T,    Q -= z t^T + t z^T - z S z^T = z w^T + w z^T    with w = t - z S / 2
 
-and letting one go the same with the signs of a difference. All of it in float64; fisher_rows.py has it for many rows.
+and letting one go the same with the signs of a difference. All of it in float64; fisher_design.py has M, fisher_rows.py
+the rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labelwise.errors import NumericsError
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
 
@@ -34,10 +34,7 @@ PROBS = Probs()
 EMBEDDING = Embedding()
 ROUNDING = 1e-13  # of a trace, relative, with room to spare
 TINY = torch.finfo(torch.float64).tiny
-WRITTEN = 64  # rows whose factors are written into M at once
 CACHE = 3_000_000  # bytes that stay near a core
-STEPS, FEW = 12, 4  # of the power method, and its vectors
-ABOVE = 1.02  # what is tried first as a bound, over what the power method found
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,10 @@ class Parts(NamedTuple):
         a_NrC = self.over_classes()
         return a_NrC @ inner_NCC @ a_NrC.transpose(1, 2)
 
+    def to(self, device: torch.device) -> Parts:
+        """The same rows on `device`."""
+        return Parts(None if self.p_NC is None else self.p_NC.to(device), self.h_ND.to(device))
+
     def explicit(self) -> Tensor:
         """The factors themselves (N, r, C D)."""
         return (self.over_classes()[:, :, :, None] * self.h_ND[:, None, None, :]).flatten(2)
@@ -159,103 +160,6 @@ class Step:
         q_Nrr.add_(cross, alpha=self.sign).add_(cross.transpose(1, 2), alpha=self.sign)
 
 
-class Design:
-    """M, its inverse and F: what is known of the whole batch, small enough for every shard."""
-
-    def __init__(self, behind_GG: Tensor, lambda_: float, target_GG: Tensor, scale: float):
-        """M begins as lambda_ on the diagonal and `behind_GG`; a row of the batch counts `scale` times in it."""
-        eye_GG = torch.eye(len(behind_GG), dtype=torch.float64)
-        self.scale = scale
-        self.target_GG = target_GG
-        self._written_GG = lambda_ * eye_GG + behind_GG
-        self._moved: list[tuple[int, Parts]] = []  # rows taken in and let go since M was last written out
-        self.age = 0  # how many, since M was last inverted
-        self.flat = None if bool(behind_GG.any()) else 1 / lambda_  # the inverse, while it is a multiple of the unit
-        self.inverse_GG = eye_GG / lambda_
-        if self.flat is None:
-            self.refresh()
-
-    def _write(self) -> Tensor:
-        """M itself."""
-        for sign in (-1, 1):
-            rows = [parts for which, parts in self._moved if which == sign]
-            for start in range(0, len(rows), WRITTEN):
-                u_UG = torch.cat([parts.explicit()[0] for parts in rows[start : start + WRITTEN]])
-                self._written_GG.addmm_(u_UG.T, u_UG, alpha=-sign * self.scale)
-        self._moved = []
-        return self._written_GG
-
-    def refresh(self) -> None:
-        """Invert M anew: differences of differences lose digits."""
-        self.flat, self.age = None, 0
-        self.inverse_GG = torch.cholesky_inverse(_factor(self._write()))
-
-    def middle(self) -> Tensor:
-        """M^-1 F M^-1."""
-        if self.flat is not None:
-            return self.flat**2 * self.target_GG
-        return self.inverse_GG @ self.target_GG @ self.inverse_GG
-
-    def trace(self) -> float:
-        """tr(M^-1 F), what is made small."""
-        return float((self.inverse_GG * self.target_GG).sum())
-
-    def largest(self) -> float:
-        """A number that no eigenvalue of M^-1 F is above, now and after more rows are taken in.
-
-        The power method finds about the largest; that s M - F has a Cholesky factor proves that none is above s.
-        """
-        m_GG, trace = self._write(), self.trace()
-        start = torch.Generator().manual_seed(0)
-        v_GF = torch.randn(len(m_GG), FEW, generator=start, dtype=torch.float64)
-        for _ in range(STEPS):
-            v_GF = self.inverse_GG @ (self.target_GG @ torch.linalg.qr(v_GF).Q)
-        basis_GF = torch.linalg.qr(v_GF).Q
-        small = torch.linalg.solve(basis_GF.T @ m_GG @ basis_GF, basis_GF.T @ self.target_GG @ basis_GF)
-        bound, more = max(float(torch.linalg.eigvals(small).real.max()), trace / len(m_GG)) * ABOVE, ABOVE
-        while bound < trace:  # the sum of all eigenvalues, none of which is below 0
-            if not int(torch.linalg.cholesky_ex(bound * m_GG - self.target_GG).info):
-                return bound
-            bound, more = bound * more, more * more
-        return trace
-
-    def state(self, parts: Parts, inverse_GG: Tensor, middle_GG: Tensor) -> tuple[Tensor, Tensor]:
-        """P and Q of these rows, from their definition, given M^-1 and `middle()` on the device of the rows."""
-        if self.flat is not None:
-            factor_NrC = parts.over_classes()
-            length_N = self.scale * self.flat * parts.h_ND.square().sum(1)
-            p_Nrr = factor_NrC @ factor_NrC.transpose(1, 2) * length_N[:, None, None]
-        else:
-            p_Nrr = self.scale * parts.squared(inverse_GG)
-        return p_Nrr, self.scale * parts.squared(middle_GG)
-
-    def move(self, row: Parts, sign: int) -> Step:
-        """Take one row in (sign -1: M^-1 falls) or let it go (+1)."""
-        row = Parts(None if row.p_NC is None else row.p_NC.cpu(), row.h_ND.cpu())
-        u_rG = self.scale**0.5 * row.explicit()[0]
-        half_Gr = self.inverse_GG @ u_rG.T
-        gram_rr = torch.eye(len(u_rG), dtype=torch.float64) - sign * (u_rG @ half_Gr)
-        z_Gr = torch.linalg.solve_triangular(_factor(gram_rr), half_Gr.T, upper=False).T
-        onto_Gr = self.target_GG @ z_Gr
-        w_Gr = self.inverse_GG @ onto_Gr + (sign / 2) * z_Gr @ (z_Gr.T @ onto_Gr)
-        self.flat = None
-        self.inverse_GG.addmm_(z_Gr, z_Gr.T, alpha=sign)
-        self._moved.append((sign, row))
-        self.age += 1
-        # The rows that the step is for are of the batch too.
-        return Step(self.scale**0.5 * z_Gr, self.scale**0.5 * w_Gr, row.classes, sign)
-
-
-def _factor(matrix: Tensor) -> Tensor:
-    """Its Cholesky factor, or what can be done where digits do not suffice for one."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if int(failed):
-        raise NumericsError(
-            "Bait: the information matrix cannot be inverted in float64; pass a larger lambda_ or scale embeddings."
-        )
-    return factor
-
-
 def change_of_trace(p_Nrr: Tensor, q_Nrr: Tensor, sign: int) -> Tensor:
     """How far tr(M^-1 F) falls when a row is taken in (sign -1), or rises when it is let go (+1): (N,)."""
     eye_rr = torch.eye(p_Nrr.shape[-1], dtype=torch.float64, device=p_Nrr.device)
@@ -279,6 +183,13 @@ def bounds(p_Nrr: Tensor, q_Nrr: Tensor) -> tuple[Tensor, Tensor]:
     return lower_N, trace_N - cross_N / (1 + largest_N) + ROUNDING * trace_N
 
 
+def least_rise(p_Nrr: Tensor, q_Nrr: Tensor) -> Tensor:
+    """A lower bound (N,) of `change_of_trace` for a row that is let go: 1 / (1 - x) is convex, and at least 1."""
+    trace_N = q_Nrr.diagonal(dim1=1, dim2=2).sum(1)
+    rest_N = trace_N - torch.linalg.vecdot(p_Nrr.flatten(1), q_Nrr.flatten(1))
+    return torch.where(rest_N > 0, trace_N.square() / rest_N, trace_N)
+
+
 def ever(p_Nrr: Tensor, q_Nrr: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     """What bounds the gain of a row from now on, whatever is taken in: (N,) twice.
 
@@ -293,7 +204,9 @@ def ever(p_Nrr: Tensor, q_Nrr: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     """
     rank = p_Nrr.shape[-1]
     eye_rr = torch.eye(rank, dtype=torch.float64, device=p_Nrr.device)
-    left_N = torch.cholesky_inverse(torch.linalg.cholesky(eye_rr + p_Nrr)).diagonal(dim1=1, dim2=2).sum(1)
+    factor_Nrr, failed_N = torch.linalg.cholesky_ex(eye_rr + p_Nrr)
+    left_N = torch.cholesky_inverse(factor_Nrr).diagonal(dim1=1, dim2=2).sum(1)
     p_N, q_N = traces(p_Nrr, q_Nrr).clamp_min(0).unbind(1)
     # rank - tr (I + P)^-1 has lost digits where P is small; tr P is above it everywhere.
-    return torch.minimum(rank - left_N + ROUNDING * rank, p_N), (q_N.sqrt() + (largest * p_N).sqrt()).square() / 4
+    first_N = torch.where(failed_N == 0, torch.minimum(rank - left_N + ROUNDING * rank, p_N), p_N)
+    return first_N, (q_N.sqrt() + (largest * p_N).sqrt()).square() / 4

@@ -8,13 +8,13 @@ below the best gain among those held, no row is missed. When it is not, rows are
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from labelwise.choose.fisher import Design, Form, Parts, Step, bounds, change_of_trace, ever, in_cache, traces
+from labelwise.choose.fisher import Form, Parts, Step, bounds, change_of_trace, ever, in_cache, traces
+from labelwise.choose.fisher_design import Design
 from labelwise.keys import Key
 from labelwise.shards import Shard, Shards
 
@@ -22,7 +22,8 @@ TIE = 1e-11  # relative; differences of float64 sums that are not worn are bette
 SOLVED = 2048  # rows whose small systems are solved at once
 FIRST = 32  # rows that are solved for a floor
 ALMOST, MORE = 1 - 1e-9, 1 + 1e-9  # rows within this of the best are still looked at exactly
-NARROW = 128  # columns up to which embeddings are kept beside P and Q, instead of being read again for every pick
+# Columns up to which embeddings are kept beside P and Q, and not read again for every pick; projected ones always are.
+NARROW = 128
 FEW = 4  # one in so many rows may be held while others are brought beside them
 UNKNOWN = 1e300  # a gain that no row has; infinity times nothing would not be a number
 PER_ROW = ("held", "P", "Q", "probs", "h", "traces", "taken")  # of the rows that are held
@@ -94,20 +95,21 @@ def bring(form: Form, design: Design, largest: float, bar: float, shard: Shard) 
 def _compute(form: Form, design: Design, largest: float, bar: float, held: Tensor, shard: Shard) -> None:
     """P and Q, from their definition, of these rows as the ones that are held, if they may gain as much as `bar`."""
     state = shard.state
+    design = design.at(state)
     _room(form, shard, len(held))
     inverse_GG, middle_GG, kept = design.inverse_GG.to(shard.device), design.middle().to(shard.device), 0
     for at, rows in shard.some_blocks(state["at"][held], 4 * form.classes * (form.width + 4 * form.classes)):
         which, held = held[: len(at)], held[len(at) :]
-        parts = form.read(rows)
-        p_nrr, q_nrr = design.state(parts, inverse_GG, middle_GG)
+        read = form.read(rows)
+        p_nrr, q_nrr = design.state(read, inverse_GG, middle_GG)
         state["ever"][which] = torch.stack(ever(p_nrr, q_nrr, largest), 1)
         stay = (_bound(shard, largest, which) >= bar).nonzero()[:, 0]
         to = slice(kept, kept + len(stay))
         state["held"][to], state["P"][to], state["Q"][to] = which[stay], p_nrr[stay], q_nrr[stay]
-        if parts.p_NC is not None:
-            state["probs"][to] = parts.p_NC[stay]
+        if read.p_NC is not None:
+            state["probs"][to] = read.p_NC[stay]
         if "h" in state:
-            state["h"][to] = parts.h_ND[stay]
+            state["h"][to] = read.h_ND[stay]
         kept = to.stop
     _only(shard, torch.arange(kept, device=shard.device))
     state["traces"] = traces(state["P"], state["Q"])
@@ -129,9 +131,9 @@ def absorb(form: Form, step: Step, pick: Tensor, shard: Shard) -> None:
     state, step = shard.state, step.to(shard.device)
     state["taken"] |= shard.ids[state["at"][state["held"]]] == pick.to(shard.device)
     state["ever"][state["held"][state["taken"]]] = -UNKNOWN
-    for where, parts in _held(form, shard):
+    for where in blocks(form, shard):
         p_nrr, q_nrr = state["P"][where], state["Q"][where]
-        step.change(parts, p_nrr, q_nrr)
+        step.change(parts(form, shard, where), p_nrr, q_nrr)
         state["traces"][where] = traces(p_nrr, q_nrr)
 
 
@@ -203,18 +205,22 @@ def _only(shard: Shard, stay: Tensor) -> None:
         shard.state[name] = array[:to].clone() if FEW * to < len(array) else array[:to]
 
 
-def _slices(shard: Shard, size: int) -> Iterator[slice]:
+def _slices(shard: Shard, size: int) -> list[slice]:
     """The rows that are held, in blocks of `size`."""
-    for start in range(0, len(shard.state["held"]), size):
-        yield slice(start, min(start + size, len(shard.state["held"])))
+    count = len(shard.state["held"])
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _held(form: Form, shard: Shard) -> Iterator[tuple[slice, Parts]]:
-    """Blocks of the rows that are held."""
-    state = shard.state
+def blocks(form: Form, shard: Shard) -> list[slice]:
+    """The rows that are held, in blocks that a step changes at once."""
     size = shard.block_rows(16 * form.rank * (form.classes + form.rank))
     if shard.device.type == "cpu":
         size = min(size, in_cache(form.classes))
-    for where in _slices(shard, size):
-        h_nD = state["h"][where] if "h" in state else form.columns(shard.rows(state["at"][state["held"][where]]))
-        yield where, Parts(None if form.regress else state["probs"][where], h_nD)
+    return _slices(shard, size)
+
+
+def parts(form: Form, shard: Shard, where: slice | Tensor) -> Parts:
+    """Some of the rows that are held."""
+    state = shard.state
+    h_nD = state["h"][where] if "h" in state else form.columns(shard.rows(state["at"][state["held"][where]]))
+    return Parts(None if form.regress else state["probs"][where], h_nD)

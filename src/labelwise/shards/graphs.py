@@ -37,13 +37,18 @@ def recorded(step: Callable[[], T], side: torch.cuda.Stream, pool: Any = None) -
     return graph, answer
 
 
-def captured(step: Callable[[], None], state: list[Tensor], pool: Any = None) -> Callable[[], None]:
-    """`step` as a graph, where the device has graphs; `state`, which it changes, is left as it was."""
+def captured(
+    step: Callable[[], None], state: list[Tensor], pool: Any = None, side: torch.cuda.Stream | None = None
+) -> Callable[[], None]:
+    """`step` as a graph, where the device has graphs; `state`, which it changes, is left as it was.
+
+    Who captures many graphs gives them one `pool` of memory and one stream: libraries keep memory for each stream.
+    """
     device = state[0].device
     if device.type != "cuda":
         return step
     kept = [one.clone() for one in state]
-    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    here, side = torch.cuda.current_stream(device), side or torch.cuda.Stream(device)
     side.wait_stream(here)
     with torch.cuda.stream(side):
         step()  # libraries set themselves up outside of the graph

@@ -7,7 +7,8 @@ algorithm 1. With I_x the information of a row about the last layer, F its mean 
 
 take 2 k rows one by one, each the one that lowers it most, then let k of them go, each the one that raises it least.
 c = k / (L + k), as in the authors' programme; `consistent` takes 1 / (L + k), so that M is an average too.
-choose/fisher.py has the algebra: factors of rank C - 1 and small matrices for each row that are kept up to date.
+choose/fisher.py has the algebra: factors of rank C - 1 and small matrices for each row that are kept up to date. Rows
+are taken and let go one by one, or on one accelerator many at a time without the host (choose/fisher_device.py).
 Cost for each pick: n D C (C - 1) for the n rows that may be the best soon, at most N, and (C D)^2 C; once N (C D)^2.
 Memory N C^2 and (C D)^2. In regression C is 1.
 Departs from the paper: where C D is above `widest`, embeddings are projected at random to fewer columns; of more than
@@ -24,8 +25,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from labelwise.choose import Selection, Strategy, fisher, fisher_rows, fisher_taken
-from labelwise.choose.fisher_rows import ALMOST, TIE
+from labelwise.choose import Selection, Strategy, fisher, fisher_design, fisher_device, fisher_rows
+from labelwise.choose.fisher_design import Design
+from labelwise.choose.fisher_device import WORN
+from labelwise.choose.fisher_rows import ALMOST
+from labelwise.choose.fisher_search import Search
 from labelwise.choose.memory import Size
 from labelwise.choose.parameters import whole
 from labelwise.choose.progress import stage, tick
@@ -33,10 +37,9 @@ from labelwise.choose.selection import equal_weights
 from labelwise.choose.strategy import Growth
 from labelwise.errors import ArgumentError
 from labelwise.keys import Key
-from labelwise.shards import Shard, Shards
+from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.spec import Embedding, Needs, Probs
 
-WORN = 1e-4  # a gain this far below those at the last refresh has lost digits that ties are told by
 OLD = 50  # picks after which M is inverted anew before rows are let go
 RENEWED = 500  # picks after which M is inverted anew, and P and Q of all rows computed from it, when rows come back
 PARTED = 50  # picks after which P and Q of rows that fell behind are let go
@@ -103,10 +106,13 @@ class Bait(Strategy):
         small = 8 * (2 * rank * rank + rank * rank // 4 + classes + (width if width <= fisher_rows.NARROW else 0) + 8)
         tables = 8 * 8 * (classes * width) ** 2
         taken = 8 * self._taken(size.rows, size.k) * (4 * rank * rank + classes + width)
-        solved = 6 * 8 * fisher_rows.SOLVED * rank * (rank + classes) + 8 * fisher.WRITTEN * rank * classes * width
+        solved = (
+            6 * 8 * fisher_rows.SOLVED * rank * (rank + classes) + 8 * fisher_design.WRITTEN * rank * classes * width
+        )
         few = self._looked_at(size.rows, size.k)
         read = fisher_rows.SOLVED * (64 * width + 4 * size.row)
-        return 64 * size.rows + tables + solved + read + max(small * few, taken)
+        steps = fisher_device.memory(few, rank) if size.accelerator else 0
+        return 64 * size.rows + tables + solved + read + steps + max(small * few, taken)
 
     def work(self, size: Size) -> float:
         classes, width = self._shape(size)
@@ -135,23 +141,24 @@ class Bait(Strategy):
         behind = fisher_rows.information(form, labelled)
         with stage(0.0, 0.1):
             total = (fisher_rows.information(form, pool) + behind) / (pool.n + labelled.n)
-        known = labelled.n + k
-        design = fisher.Design(behind / known, self.lambda_, total, (1 if self.consistent else k) / known)
-        notes["trace_before"] = design.trace()
         taken, few = self._taken(pool.n, k), self._looked_at(pool.n, k)
         drawn = None
         if few < pool.n:
             draw = key.fold("candidates")
             drawn = fisher_rows.Drawn(draw, float(pool.best(lambda shard: draw.uniform(shard.ids), few).values[-1]))
             notes["candidates"] = f"chosen from {few:,} of the {pool.n:,} rows, drawn at random"
-        with stage(0.1, 0.7):
-            try:
-                picked = self._forward(pool, form, design, drawn, taken)
-            finally:
-                pool.map(fisher_rows.end)
-        with stage(0.7, 1.0):
-            kept = self._backward(pool, form, design, [row for row, _ in picked], k)
-        notes |= {"trace_after": design.trace(), "taken": taken}
+        known = labelled.n + k
+        scale = (1 if self.consistent else k) / known
+        search = Search(pool, form, drawn, functools.partial(_design, behind / known, self.lambda_, total, scale))
+        try:
+            notes["trace_before"] = search.trace()
+            with stage(0.1, 0.7):
+                picked = self._forward(search, taken)
+            with stage(0.7, 1.0):
+                kept = self._backward(search, [row for row, _ in picked], k)
+            notes |= {"trace_after": search.trace(), "taken": taken}
+        finally:
+            search.close()
         chosen = [(row, score) for row, score in picked if row in kept]
         return equal_weights([row for row, _ in chosen], [score for _, score in chosen], notes)
 
@@ -185,52 +192,55 @@ class Bait(Strategy):
             projection, width = drawn / narrow**0.5, narrow
         return fisher.Form(classes, width, self.regress, kept, projection), notes
 
-    def _forward(
-        self, pool: Shards, form: fisher.Form, design: fisher.Design, drawn: fisher_rows.Drawn | None, count: int
-    ) -> list[tuple[int, float]]:
+    def _forward(self, search: Search, count: int) -> list[tuple[int, float]]:
         """`count` rows with how far each lowered the trace, one by one."""
-        largest = design.largest()
-        others = max(pool.map(functools.partial(fisher_rows.begin, form, design, drawn, largest, 0.0)))
-        picked: list[tuple[int, float]] = []
-        fresh = 0.0
-        for number in range(count):
-            best = pool.best(fisher_rows.gain, 1, TIE)
-            bar = _bar(picked)
-            while others >= float(best.values[0]) * ALMOST or (fresh and float(best.values[0]) < WORN * fresh):
-                if float(best.values[0]) < WORN * fresh or design.age > RENEWED:
-                    design.refresh()
-                    largest, fresh = design.largest(), 0.0
-                    come = functools.partial(fisher_rows.begin, form, design, drawn, largest, bar)
-                else:
-                    largest = design.largest()
-                    come = functools.partial(fisher_rows.bring, form, design, largest, bar)
-                others = max(pool.map(come))
-                best, bar = pool.best(fisher_rows.gain, 1, TIE), bar / 2 if bar > 1e-9 * others else 0.0
-            fresh = max(fresh, float(best.values[0]))
-            picked.append((int(best.ids[0]), float(best.values[0])))
-            step = design.move(form.read(pool.take(best.ids)), -1)
-            tick(number + 1, count)
-            if number + 1 < count:
-                pool.map(functools.partial(fisher_rows.absorb, form, step, best.ids))
-            if (number + 1) % PARTED == 0:
-                largest = design.largest()
-                others = max(pool.map(functools.partial(fisher_rows.part, largest, _bar(picked))))
-        return picked
+        try:
+            others = search.begin(0.0)
+            picked: list[tuple[int, float]] = []
+            fresh = 0.0
+            while len(picked) < count:
+                left = min(PARTED - len(picked) % PARTED, count - len(picked))
+                found = search.run(left, others, fresh)
+                picked += found
+                fresh = max([fresh, *(gain for _, gain in found)])
+                if len(found) < left:
+                    best, others, fresh = self._best(search, picked, others, fresh)
+                    picked.append((int(best.ids[0]), float(best.values[0])))
+                    search.take(best.ids, len(picked) == count)
+                tick(len(picked), count)
+                if len(picked) % PARTED == 0 and len(picked) < count:
+                    others = search.part(_bar(picked))
+            return picked
+        finally:
+            search.end()
 
-    def _backward(self, pool: Shards, form: fisher.Form, design: fisher.Design, rows: list[int], k: int) -> set[int]:
+    def _best(
+        self, search: Search, picked: list[tuple[int, float]], others: float, fresh: float
+    ) -> tuple[Best, float, float]:
+        """The best row, with what no row without P and Q may gain, and the highest gain since M was inverted."""
+        best = search.best()
+        bar = _bar(picked)
+        while others >= float(best.values[0]) * ALMOST or (fresh and float(best.values[0]) < WORN * fresh):
+            if float(best.values[0]) < WORN * fresh or search.design.age > RENEWED:
+                search.refresh()
+                others, fresh = search.begin(bar), 0.0
+            else:
+                others = search.bring(bar)
+            best, bar = search.best(), bar / 2 if bar > 1e-9 * others else 0.0
+        return best, others, max(fresh, float(best.values[0]))
+
+    def _backward(self, search: Search, rows: list[int], k: int) -> set[int]:
         """The k of these rows that are left after the others are let go, each the one that raises the trace least."""
         ids = torch.tensor(rows).sort().values
         if len(ids) == k:
-            return set(ids.tolist())
-        if design.age > OLD:
-            design.refresh()
-        home = torch.device("cpu")
-        parts = [form.read(pool.take(some).to(home)) for some in ids.split(fisher_rows.SOLVED)]
-        taken = fisher_taken.Taken(fisher.together(parts), design)
-        for number in range(len(ids) - k):
-            taken.change(design.move(taken.drop(), 1))
-            tick(number + 1, len(ids) - k)
-        return set(ids[taken.left].tolist())
+            return set(rows)
+        if search.design.age > OLD:
+            search.refresh()
+        return set(search.let_go(ids, k, PARTED).tolist())
+
+
+def _design(behind_GG: Tensor, lambda_: float, target_GG: Tensor, scale: float, device: torch.device) -> Design:
+    return Design(behind_GG.to(device), lambda_, target_GG.to(device), scale)
 
 
 def _bar(picked: list[tuple[int, float]]) -> float:
