@@ -1,5 +1,8 @@
 """BAIT: the same rows as inverses of explicit matrices, forward and backward, for classes and for numbers."""
 
+import itertools
+
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -176,6 +179,55 @@ def test_a_design_keeps_no_factor_of_the_rows_it_has_seen():
         design.move(parts, -1)
     kept = sum(tensor.numel() for _, row in design._moved for tensor in row)
     assert kept == 5 * (4 + 50)
+
+
+def _with_sixty_digits(p: np.ndarray, h: np.ndarray, k: int) -> list[int]:
+    """Algorithm 1 by inverses of explicit matrices; lambda_ is 1, nothing is labelled."""
+    with mpmath.workdps(60):
+        information = []
+        for p_C, h_D in zip(p, h):
+            share = [mpmath.mpf(float(one)) for one in p_C]
+            share = [one / sum(share) for one in share]
+            over = mpmath.diag(share) - mpmath.matrix(share) * mpmath.matrix(share).T
+            along = mpmath.matrix([mpmath.mpf(float(one)) for one in h_D])
+            information.append(_kronecker(over, along * along.T))
+        f = sum(information[1:], information[0]) / len(p)
+        m, picked = mpmath.eye(f.rows), []
+
+        def trace(m: mpmath.matrix) -> mpmath.mpf:
+            product = m**-1 * f
+            return sum(product[i, i] for i in range(f.rows))
+
+        for _ in range(2 * k):
+            free = [row for row in range(len(p)) if row not in picked]
+            picked.append(min(free, key=lambda row: trace(m + information[row])))
+            m = m + information[picked[-1]]
+        left = list(picked)
+        for _ in range(k):
+            gone = min(left, key=lambda row: trace(m - information[row]))
+            left.remove(gone)
+            m = m - information[gone]
+        return [row for row in picked if row in left]
+
+
+def _kronecker(a: mpmath.matrix, b: mpmath.matrix) -> mpmath.matrix:
+    out = mpmath.matrix(a.rows * b.rows)
+    for i, j, x, y in itertools.product(range(a.rows), range(a.rows), range(b.rows), range(b.rows)):
+        out[i * b.rows + x, j * b.rows + y] = a[i, j] * b[x, y]
+    return out
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4, 1e5, 1e6, 1e7])
+def test_picks_are_those_with_sixty_digits_or_are_refused(size: float):
+    """Lengths of 1e5 and lambda_ = 1: what is left of a gain is rounding."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        p, h = rng.dirichlet(np.full(3, 0.7), 9), rng.normal(size=(9, 2)) * size
+        if size > 1e4:
+            with pytest.raises(NumericsError, match="larger lambda_ or scale embeddings"):
+                lw.select("bait", 2, probs=p, embedding=h)
+        else:
+            assert lw.select("bait", 2, probs=p, embedding=h).ids.tolist() == _with_sixty_digits(p, h, 2)
 
 
 def test_lengths_that_float64_cannot_hold_together_are_refused_in_words():

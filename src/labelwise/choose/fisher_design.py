@@ -18,6 +18,7 @@ from labelwise.errors import NumericsError
 TABLES = ("M", "F", "inverse")
 WRITTEN = 64  # rows whose factors are written into M at once
 STEPS, FEW = 12, 4  # of the power method, and its vectors
+WORST = 1e9  # condition number of M: beyond, picks differ from those with sixty digits (tests/test_bait.py)
 ABOVE = 1.02  # what is tried first as a bound, over what the power method found
 
 
@@ -82,7 +83,14 @@ class Design:
 
     def trace(self) -> float:
         """tr(M^-1 F), what is made small."""
-        return float((self.inverse_GG * self.target_GG).sum())
+        trace, condition = torch.stack(self._trace_and_condition()).tolist()
+        _refuse(condition)
+        return float(trace)
+
+    def _trace_and_condition(self) -> tuple[Tensor, Tensor]:
+        """tr(M^-1 F), and the condition number of M, by its largest sums of columns."""
+        sums = [matrix.abs().sum(0).amax() for matrix in (self.write(), self.inverse_GG)]
+        return (self.inverse_GG * self.target_GG).sum(), sums[0] * sums[1]
 
     def largest(self) -> float:
         """A number that no eigenvalue of M^-1 F is above, now and after more rows are taken in.
@@ -96,8 +104,9 @@ class Design:
             v_GF = self.inverse_GG @ (f_GG @ torch.linalg.qr(v_GF).Q)
         basis_GF = torch.linalg.qr(v_GF).Q
         small_2FF = torch.stack([basis_GF.T @ m_GG @ basis_GF, basis_GF.T @ f_GG @ basis_GF])
-        found = torch.cat([small_2FF.flatten(), (self.inverse_GG * f_GG).sum()[None]]).cpu()
-        small_2FF, trace = found[:-1].view(small_2FF.shape), float(found[-1])
+        found = torch.cat([small_2FF.flatten(), torch.stack(self._trace_and_condition())]).cpu()
+        small_2FF, (trace, condition) = found[:-2].view(small_2FF.shape), found[-2:].tolist()
+        _refuse(condition)
         likely = float(torch.linalg.eigvals(torch.linalg.solve(small_2FF[0], small_2FF[1])).real.max())
         bound, more = max(likely, trace / len(m_GG)) * ABOVE, ABOVE
         while bound < trace:  # the sum of all eigenvalues, none of which is below 0
@@ -163,6 +172,15 @@ def whitened(a_Nrr: Tensor, b_Nrm: Tensor) -> tuple[Tensor, Tensor]:
         both[..., j + 1 :, j + 1 :].addcmul_(share, both[..., j, None, j + 1 :], value=-1)
     pivot_Nr = both[..., :rank].diagonal(dim1=-2, dim2=-1)
     return both[..., rank:] / pivot_Nr.sqrt()[..., None], (pivot_Nr > 0).all(-1)
+
+
+def _refuse(condition: float) -> None:
+    """Raise where gains are rounding: picks would be a guess."""
+    if not condition < WORST:
+        raise NumericsError(
+            f"Bait: the information matrix has a condition number of {condition:.0e}, which leaves gains no digits in "
+            "float64; pass a larger lambda_ or scale embeddings."
+        )
 
 
 def _check(fine: bool) -> None:
