@@ -22,12 +22,12 @@ from torch import nn
 
 import labelwise as lw
 from labelwise.choose import progress
-from labelwise.choose.door import as_tensor
+from labelwise.choose.own_arrays import as_tensor
 from labelwise.choose.kept import select_kept
 from labelwise.errors import ArgumentError, ClusterError, StoreError
 from labelwise.keys import Key
 from labelwise.shards import Shards
-from labelwise.shards.journal import FolderJournal
+from labelwise.shards.journal import MARK, FolderJournal
 from labelwise.shards.parts import ReadPart, array_parts, mapped_file
 from labelwise.shards.place import Home
 from labelwise.shards.ray import Ray
@@ -146,7 +146,7 @@ def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatc
     monkeypatch.setattr("labelwise.shards.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
     (tmp_path / "j").mkdir()
-    (tmp_path / "j" / "lock").touch()
+    (tmp_path / "j" / "lock").write_bytes(MARK)
     (tmp_path / "j" / "answers.bin").write_bytes(b"some of an ans")
     (tmp_path / "j" / "about.tmp").write_text('{"vers')
     picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
@@ -222,7 +222,7 @@ def test_parts_of_mapped_files_travel_by_name(tmp_path):
 
 
 def _travels(array):
-    return mapped_file(array, as_tensor("embedding", array))
+    return mapped_file(array, as_tensor("embedding", array, 2))
 
 
 def test_views_of_mapped_files_travel_by_name_and_what_is_not_in_the_file_does_not(tmp_path):
