@@ -53,8 +53,8 @@ class Gathering:
         They are there within: an accelerator has done its work. Workers of a cluster are gone afterwards.
         """
         wanted = stored(strategy.needs.pool)
-        parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
-        rule = self._rule(strategy, k, len(ids), len(labelled.ids), parts)
+        cuts = self._cuts(len(ids))
+        rule = self._rule(strategy, k, cuts, len(labelled.ids))
         if self.cluster is None:
             stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None, half=self.half)
             shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
@@ -67,8 +67,7 @@ class Gathering:
         rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
         token = uuid.uuid4().hex  # files of this reading, not of an earlier model
         makers = [
-            self._maker(reader, ids[cut].clone(), wanted, labelled, rule, part, token)
-            for part, cut in enumerate(edges(len(ids), parts))
+            self._maker(reader, ids[cut].clone(), wanted, labelled, rule, part, token) for part, cut in enumerate(cuts)
         ]
         with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
             yield shards, home
@@ -81,9 +80,8 @@ class Gathering:
         if self.how.limit is None or not len(ids) or n < 1:
             return
         first = self._first(strategy, reader, ids, labelled)
-        parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
         steps = range(0, min(n * k, len(ids)), k)
-        rules = (self._rule(strategy, k, len(ids) - done, len(labelled.ids) + done, parts) for done in steps)
+        rules = (self._rule(strategy, k, self._cuts(len(ids) - done), len(labelled.ids) + done) for done in steps)
         check_each(partial(rule, first) for rule in rules)
 
     def _first(self, strategy: Strategy, reader: Reader | None, ids: Tensor, labelled: Labelled) -> Rows:
@@ -91,8 +89,17 @@ class Gathering:
         wanted = stored(strategy.needs.pool)
         return next(iter(read(reader, self.pool, ids[:1], wanted, self.batch, labelled, half=self.half)))
 
-    def _rule(self, strategy: Strategy, k: int, rows: int, labelled: int, parts: int) -> Rule:
-        return Rule(strategy, int(k), -(-rows // parts), labelled, self.how.limit, self.spill is not None)
+    def _cuts(self, rows: int) -> list[slice]:
+        """The parts of so many rows.
+
+        Every forward batch is the one it is in one process: a model's last bits depend on the shape of its batch, and
+        some picks on those.
+        """
+        return [slice(0, rows)] if self.cluster is None else edges(rows, self.cluster.parts(rows), self.batch)
+
+    def _rule(self, strategy: Strategy, k: int, cuts: list[slice], labelled: int) -> Rule:
+        rows = max(cut.stop - cut.start for cut in cuts)
+        return Rule(strategy, int(k), rows, labelled, self.how.limit, self.spill is not None)
 
     def _maker(
         self,

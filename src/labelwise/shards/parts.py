@@ -65,9 +65,15 @@ def mapped_file(array: Any, column: Tensor) -> Mapped | None:
     return Mapped(path, array.dtype.str, offset, tuple(array.shape), tuple(array.strides))
 
 
-def edges(rows: int, parts: int) -> list[slice]:
-    """So many rows in parts of about equal size, in order."""
-    cuts = [rows * i // parts for i in range(parts + 1)]
+def edges(rows: int, parts: int, batch: int = 1) -> list[slice]:
+    """So many rows in parts of about equal size, in order; cut only between batches, so there may be fewer parts.
+
+    >>> [(cut.start, cut.stop) for cut in edges(10, 2, batch=4)]
+    [(0, 4), (4, 10)]
+    """
+    batches = -(-rows // batch)
+    parts = max(1, min(parts, batches))
+    cuts = [min(rows, batches * i // parts * batch) for i in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
