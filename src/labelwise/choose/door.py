@@ -16,8 +16,9 @@ from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
 from labelwise.keys import Key
+from labelwise.pool.mapped import Mapped, file_of
 from labelwise.shards import Shards, computed_in, shards_of
-from labelwise.shards.parts import Mapped, array_parts, mapped_file
+from labelwise.shards.parts import array_parts
 from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.check import check_classes
 from labelwise.signals.spec import (
@@ -108,7 +109,7 @@ def _files(
     """Where columns lie that are in files, by the arrays that were passed."""
     found: dict[Signal, Mapped] = {}
     for signal, column in columns.items():
-        file = next(mapped_file(arrays[name], column) for name, tensor in given.items() if tensor is column)
+        file = next(file_of(arrays[name], column) for name, tensor in given.items() if tensor is column)
         if file is not None:
             found[signal] = file
     return found

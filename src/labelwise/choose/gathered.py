@@ -65,10 +65,8 @@ class Gathering:
         if self.how.limit is not None:  # refused here and not by every worker
             home = rule(self._first(strategy, reader, ids, labelled))
         rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
-        token = uuid.uuid4().hex  # files of this reading, not of an earlier model
-        makers = [
-            self._maker(reader, ids[cut].clone(), wanted, labelled, rule, part, token) for part, cut in enumerate(cuts)
-        ]
+        whole = self._maker(reader, ids, wanted, labelled, rule)
+        makers = [self._part(whole, part, cut) for part, cut in enumerate(cuts)]
         with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
             yield shards, home
 
@@ -102,18 +100,17 @@ class Gathering:
         return Rule(strategy, int(k), rows, labelled, self.how.limit, self.spill is not None)
 
     def _maker(
-        self,
-        reader: Reader | None,
-        ids: Tensor,
-        wanted: tuple[Signal, ...],
-        labelled: Labelled,
-        rule: Rule,
-        part: int,
-        token: str,
+        self, reader: Reader | None, ids: Tensor, wanted: tuple[Signal, ...], labelled: Labelled, rule: Rule
     ) -> ReadPart:
-        where = None if self.spill is None else self.spill / f"pool-{part}"
+        """Makes all rows; parts of it share what they need to read."""
+        token = uuid.uuid4().hex  # files of this reading, not of an earlier model
         given = self.cluster is not None and self.cluster.gpus > 0
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token, given, self.half)
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, None, rule, token, given, self.half)
+
+    def _part(self, whole: ReadPart, number: int, cut: slice) -> ReadPart:
+        """Makes those rows of it."""
+        folder = None if self.spill is None else self.spill / f"pool-{number}"
+        return replace(whole, ids=whole.ids[cut], folder=folder)
 
 
 def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:

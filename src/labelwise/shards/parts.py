@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +17,15 @@ from torch import Tensor
 
 from labelwise.errors import ModelError
 from labelwise.pool import Pool
+from labelwise.pool.mapped import Mapped
 from labelwise.shards.devices import from_raw, raw
 from labelwise.shards.place import Home, column_file, place_by
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Signal, stored
+from labelwise.signals.spec import Features, LossJvp, Signal, stored
 
 MADE = "made"  # the file that says that a part is whole
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """An array in a file, from byte `offset` on: what travels is its name, not its numbers."""
-
-    path: str
-    dtype: str
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def rows(self, where: slice) -> Mapped:
-        """Rows start..stop of it."""
-        offset, shape = self.offset + where.start * self.strides[0], (where.stop - where.start, *self.shape[1:])
-        return replace(self, offset=offset, shape=shape)
-
-    def open(self) -> Tensor:
-        """The array, mapped."""
-        span = np.dtype(self.dtype).itemsize + sum((n - 1) * step for n, step in zip(self.shape, self.strides))
-        data = np.memmap(self.path, np.uint8, "c", self.offset, (span,))  # "c": torch wants writable memory
-        return torch.from_numpy(np.ndarray(self.shape, self.dtype, data, 0, self.strides))
-
-
-def mapped_file(array: Any, column: Tensor) -> Mapped | None:
-    """Where in a file, that another process can open by name, the column lies that was made of an array."""
-    whole = array
-    while isinstance(whole, np.ndarray) and not isinstance(whole.base, mmap.mmap):
-        whole = whole.base
-    if not isinstance(whole, np.memmap) or whole.filename is None or not Path(str(whole.filename)).is_file():
-        return None
-    # A copy of it, in another form, is not in the file; nor is what was written to one that is copied on writing.
-    if whole.mode == "c" or column.device.type != "cpu" or column.data_ptr() != array.ctypes.data:
-        return None
-    offset = int(whole.offset) + array.ctypes.data - whole.ctypes.data
-    path = str(Path(str(whole.filename)).resolve())
-    return Mapped(path, array.dtype.str, offset, tuple(array.shape), tuple(array.strides))
 
 
 def edges(rows: int, parts: int, batch: int = 1) -> list[slice]:
@@ -126,58 +89,45 @@ def array_parts(
     return made
 
 
-@dataclass(frozen=True)
-class ReadPart:
-    """Makes a shard by reading some rows of a pool with a copy of the model.
+class Packed:
+    """A model as bytes that a process without its device can read, here or in Ray's store."""
 
-    Its columns go where `rule` says, asked in the process that makes it, files into `folder` if there is one. Made
-    again after a loss, it maps the files that it had finished; `token` tells them from those of another model.
+    def __init__(self, data: Any):
+        self.data = data
 
-    The model travels as one of the CPU: there may be no accelerator where it arrives, or another one. It stays there
-    unless the process was given a `gpu`: Ray lets a worker that was given none see them all.
-    """
+    def unpacked(self) -> Reader:
+        """The model, on the CPU."""
+        data = self.data
+        if not isinstance(data, bytes):
+            import ray
 
-    reader: Reader | None
-    pool: Pool
-    ids: Tensor
-    signals: tuple[Signal, ...]
-    batch: int
-    labelled: Labelled
-    folder: Path | None
-    rule: Callable[[Rows], Home] | None = None
-    token: str = ""
-    gpu: bool = True
-    half: bool = False
+            data = ray.get(data)
+        found: Reader = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+        return found
+
+
+class Luggage:
+    """What all parts of one reading take with them: the model, packed once, and in Ray's store once."""
+
+    def __init__(self) -> None:
+        self._packed: Packed | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "reader": _packed(self.reader)}
+        return {"_packed": None}  # a part that has arrived has its own
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, reader=_unpacked(state["reader"]))
+    def packed(self, reader: Reader | Packed | None) -> Packed | None:
+        """The model as it travels."""
+        if reader is None or isinstance(reader, Packed):
+            return reader
+        if self._packed is None:
+            import ray
 
-    def __call__(self) -> Shard:
-        if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
-            files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
-            return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
-        for model in _models(self.reader) if self.gpu else ():
-            _to_device(model)
-        asked = (self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
-        stream = functools.partial(read, *asked, device=None, half=self.half)
-        placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
-        if self.folder is not None and self.token:
-            _finish(self.folder, self.token)
-        (shard,) = placed.map(lambda one: one)
-        return shard
+            data = _bytes(reader)
+            self._packed = Packed(ray.put(data) if ray.is_initialized() else data)
+        return self._packed
 
 
-def _in_memory(first: Rows) -> Home:
-    return Home()
-
-
-def _packed(reader: Reader | None) -> bytes | None:
-    """A model as bytes that a process without its device can read."""
-    if reader is None:
-        return None
+def _bytes(reader: Reader) -> bytes:
     from ray import cloudpickle  # a network may be of a class that no module holds
 
     stream = io.BytesIO()
@@ -191,11 +141,59 @@ def _packed(reader: Reader | None) -> bytes | None:
     return stream.getvalue()
 
 
-def _unpacked(packed: bytes | None) -> Reader | None:
-    if packed is None:
-        return None
-    found: Reader = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=False)
-    return found
+@dataclass(frozen=True)
+class ReadPart:
+    """Makes a shard by reading some rows of a pool with a copy of the model.
+
+    Its columns go where `rule` says, asked in the process that makes it, files into `folder` if there is one. Made
+    again after a loss, it maps the files that it had finished; `token` tells them from those of another model.
+
+    Sent elsewhere, it takes with it what its own rows need of the pool, see `Pool.to_read`. The model travels as one of
+    the CPU: there may be no accelerator where it arrives, or another one. It stays there unless the process was given a
+    `gpu`: Ray lets a worker that was given none see them all.
+    """
+
+    reader: Reader | Packed | None
+    pool: Pool
+    ids: Tensor
+    signals: tuple[Signal, ...]
+    batch: int
+    labelled: Labelled
+    folder: Path | None
+    rule: Callable[[Rows], Home] | None = None
+    token: str = ""
+    gpu: bool = True
+    half: bool = False
+    luggage: Luggage = field(default_factory=Luggage)
+
+    def __getstate__(self) -> dict[str, Any]:
+        wanted = stored(self.signals)
+        looked_back = self.labelled.ids if any(isinstance(one, LossJvp) for one in wanted) else self.ids[:0]
+        features = any(isinstance(one, Features) for one in wanted)
+        pool = self.pool.to_read(torch.cat([self.ids, looked_back]), features)
+        return {**self.__dict__, "reader": self.luggage.packed(self.reader), "pool": pool, "ids": len(self.ids)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, ids=state["pool"].ids[: state["ids"]])
+
+    def __call__(self) -> Shard:
+        if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
+            files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
+            return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
+        reader = self.reader.unpacked() if isinstance(self.reader, Packed) else self.reader
+        for model in _models(reader) if self.gpu else ():
+            _to_device(model)
+        asked = (reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
+        stream = functools.partial(read, *asked, device=None, half=self.half)
+        placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
+        if self.folder is not None and self.token:
+            _finish(self.folder, self.token)
+        (shard,) = placed.map(lambda one: one)
+        return shard
+
+
+def _in_memory(first: Rows) -> Home:
+    return Home()
 
 
 def _opened(file: Path) -> Tensor:
