@@ -1,8 +1,17 @@
 """What goes out to the workers of a session, and what a worker that is made anew finds."""
 
 import dataclasses
+import os
 import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 import warnings
+from collections import Counter
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -12,9 +21,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import labelwise as lw
-from labelwise.errors import SourceError
+from labelwise.errors import NeedError, SourceError
 from labelwise.pool import Pool
-from labelwise.shards.parts import ReadPart
+from labelwise.shards import set_aside
+from labelwise.shards.parts import MADE, ReadPart
+from labelwise.shards.place import Home, _files_of
 from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Features, Probs
@@ -229,3 +240,177 @@ def test_picks_of_a_session_are_those_of_one_process(recipe, model, made, cluste
         session.tell(told, np.arange(len(told)) % 2)
         got.append(session.ask(9))
     _same(*got)
+
+
+def _watched(log, third="read"):
+    """A model that writes down every batch that a worker reads with it, and may be killed or fail at the third."""
+    home = os.getpid()
+
+    class Watched(nn.Module):
+        def __init__(self):
+            nn.Module.__init__(self)
+            self.last = nn.Linear(6, 2)
+
+        def forward(self, x):
+            if os.getpid() != home:
+                with open(log, "a") as file:
+                    file.write(f"{os.getpid()} {len(x)}\n")
+                if third != "read" and log.read_text().count("\n") == 3:
+                    os.kill(os.getpid(), signal.SIGKILL if third == "killed" else 0)
+                    raise ValueError("the third batch")
+            return self.last(x)
+
+    return Watched
+
+
+def _asked(engine, model):
+    session = lw.Session(_numbers(230), lw.TorchLearner(model, epochs=2), "badge", classes=2, engine=engine, batch=20)
+    session.tell(np.arange(30), np.arange(30) % 2)
+    return session.ask(9)
+
+
+@pytest.fixture
+def folders(monkeypatch):
+    """The folders of parts that are there now, of selections made within."""
+    from labelwise.shards import ray as module
+
+    tokens, put = [], module._put
+    monkeypatch.setattr(module, "_put", lambda ray, maker: tokens.append(maker.token) or put(ray, maker))
+
+    def found():
+        assert tokens
+        there = Path(tempfile.gettempdir()).glob("labelwise-part-*")
+        return [one for one in there if any(token in one.name for token in tokens)]
+
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_made_anew_maps_what_the_model_said_and_does_not_read_again(cluster, folders, monkeypatch, tmp_path):
+    import ray
+
+    from labelwise.shards import ray as module
+
+    begun, seen, begin = [], [], module.RemoteShard.begin
+
+    def losing(self, fn):
+        begun.append(self)
+        if len(begun) == 11:
+            seen.extend(folders())
+            ray.kill(self._actor)
+        return begin(self, fn)
+
+    monkeypatch.setattr(module.RemoteShard, "begin", losing)
+    got = _asked(cluster, _watched(tmp_path / "log"))
+    assert sum(shard._losses for shard in set(begun)) == 1
+    assert len(seen) == 2
+    rows = Counter()
+    for line in (tmp_path / "log").read_text().splitlines():
+        worker, batch = line.split()
+        rows[worker] += int(batch)
+    assert sorted(rows.values()) == [100, 100]  # of 200 free rows, each once
+    assert not folders()
+    _same(got, _asked(None, _watched(tmp_path / "none")))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_worker_was_lost_while_writing_is_read_again(cluster, folders, tmp_path):
+    got = _asked(cluster, _watched(tmp_path / "log", "killed"))
+    workers = {line.split()[0] for line in (tmp_path / "log").read_text().splitlines()}
+    assert len(workers) == 3
+    assert not folders()
+    _same(got, _asked(None, _watched(tmp_path / "none")))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_files_of_parts_are_gone_after_an_error(cluster, folders, tmp_path):
+    with pytest.raises(ValueError, match="the third batch"):
+        _asked(cluster, _watched(tmp_path / "log", "failed"))
+    assert not folders()
+
+
+def _part(**more):
+    session = lw.Session(_numbers(100), lw.TorchLearner(lambda: nn.Linear(6, 2), epochs=1), "margin", classes=2)
+    session.tell(np.arange(10), np.arange(10) % 2)
+    return ReadPart(session.fit().reader, session.pool, torch.arange(10, 90), (Probs(),), 16, NONE, None, **more)
+
+
+def _said(first):
+    return Home(block=1 << 20, said="selected on cpu: no room on cuda:0")
+
+
+def _there(token):
+    return list(Path(tempfile.gettempdir()).glob(f"labelwise-part-{token}*"))
+
+
+@pytest.fixture
+def aside(tmp_path, monkeypatch):
+    """Temporary files go to a folder of the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(set_aside, "WAIT", 0.0)
+    return tmp_path
+
+
+def test_a_part_set_aside_is_taken_over_whole_or_not_at_all(aside):
+    maker = _part(token="a", rule=_said)
+    first = maker()
+    (old,) = _there("a")
+    lost = dataclasses.replace(maker, reader=None)  # it could not read: there is no model
+    second = lost()
+    assert torch.equal(second.columns[Probs()], first.columns[Probs()])
+    assert (second.block_bytes, second.said) == (first.block_bytes, first.said) == (1 << 20, _said(None).said)
+    (new,) = _there("a")
+    assert new != old
+    (new / MADE).unlink()  # as if the worker had been lost while it wrote
+    with pytest.raises(NeedError):
+        lost()
+    set_aside.remove("a")
+    assert not _there("a")
+
+
+def test_parts_of_an_accelerator_and_those_the_disk_has_no_room_for_are_not_set_aside(aside, monkeypatch):
+    disk = type("Disk", (), {"free": 80 * 2 * 4})
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk)
+    assert _part(token="b")().columns[Probs()].shape == (80, 2)
+    assert not _there("b")
+    disk.free *= 2
+    _part(token="b")()
+    assert len(_there("b")) == 1
+    rows = list(_part()._stream()())
+    assert _files_of(Home(torch.device("meta")), aside / "new", rows, 80) is None
+
+
+_WORKER = """
+import sys, tempfile
+from labelwise.shards import set_aside
+tempfile.tempdir, set_aside.WAIT = sys.argv[1], float(sys.argv[3])
+folder = set_aside.own_folder(sys.argv[2], "made")
+folder.mkdir(exist_ok=True)
+(folder / "made").touch()
+print(folder, flush=True)
+sys.stdin.read()
+"""
+
+
+def _worker(folder, name, wait):
+    asked = [sys.executable, "-c", _WORKER, str(folder), name, str(wait)]
+    process = subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_nobody_takes_over_is_removed_when_the_worker_was_killed(tmp_path):
+    first, old = _worker(tmp_path, "c", 0.0)
+    other, kept = _worker(tmp_path, "d", 60.0)
+    for process in (first, other):
+        process.kill()
+        process.communicate()
+    until = time.monotonic() + 30
+    while old.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not old.exists()
+    assert kept.exists()  # its time has not come
+    taken, new = _worker(tmp_path, "d", 60.0)
+    assert not kept.exists()
+    assert (new / "made").exists()
+    taken.kill()
+    taken.communicate()

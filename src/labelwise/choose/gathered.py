@@ -18,7 +18,7 @@ from labelwise.choose.room import Rule
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.pool import Pool
-from labelwise.shards import Shard, Shards
+from labelwise.shards import Shard, Shards, set_aside
 from labelwise.shards.devices import wait_for
 from labelwise.shards.parts import ReadPart, edges
 from labelwise.shards.place import Home, place_by
@@ -67,8 +67,11 @@ class Gathering:
         rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
         whole = self._maker(reader, ids, wanted, labelled, rule)
         makers = [self._part(whole, part, cut) for part, cut in enumerate(cuts)]
-        with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
-            yield shards, home
+        try:
+            with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
+                yield shards, home
+        finally:
+            set_aside.remove(whole.token)
 
     def check(self, strategy: Strategy, k: int, n: int, reader: Reader | None, ids: Tensor, labelled: Labelled) -> None:
         """Raise MemoryLimitError where the limit is too small for one of the next n batches of k of the rows `ids`.
@@ -110,7 +113,7 @@ class Gathering:
     def _part(self, whole: ReadPart, number: int, cut: slice) -> ReadPart:
         """Makes those rows of it."""
         folder = None if self.spill is None else self.spill / f"pool-{number}"
-        return replace(whole, ids=whole.ids[cut], folder=folder)
+        return replace(whole, ids=whole.ids[cut], folder=folder, token=f"{whole.token}-{number}")
 
 
 def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:

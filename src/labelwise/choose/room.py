@@ -16,11 +16,9 @@ from labelwise.choose.kept import size_of
 from labelwise.choose.memory import block_bytes, needed, smallest
 from labelwise.choose.strategy import Strategy
 from labelwise.shards.devices import free_bytes
-from labelwise.shards.place import Home
+from labelwise.shards.place import KEPT_FREE, Home
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.rows import Rows
-
-KEPT_FREE = 4  # one in so many bytes that are free is left to the model's next batch and to whatever else runs there
 
 
 def where(
@@ -41,7 +39,7 @@ def where(
 
 
 def _room(free: int, limit: int | None) -> int:
-    room = free - free // KEPT_FREE
+    room = free - free // KEPT_FREE  # the rest is for the model's next batch and for others
     return room if limit is None else min(room, limit)
 
 

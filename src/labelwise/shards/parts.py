@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from labelwise.errors import ModelError
 from labelwise.pool import Pool
 from labelwise.pool.mapped import Mapped
 from labelwise.shards.devices import from_raw, raw
-from labelwise.shards.place import Home, column_file, place_by
+from labelwise.shards.place import Home, column_file, place_by, settle
+from labelwise.shards.set_aside import own_folder
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
@@ -145,8 +147,9 @@ def _bytes(reader: Reader) -> bytes:
 class ReadPart:
     """Makes a shard by reading some rows of a pool with a copy of the model.
 
-    Its columns go where `rule` says, asked in the process that makes it, files into `folder` if there is one. Made
-    again after a loss, it maps the files that it had finished; `token` tells them from those of another model.
+    Its columns go where `rule` says, asked in the process that makes it. Those of the CPU are in files: in `folder` if
+    there is one, else where temporary files go (`set_aside.py`) if there is a `token`, which tells its files from those
+    of another reading. Made again after a loss, on the same machine, it maps the files that it had finished.
 
     Sent elsewhere, it takes with it what its own rows need of the pool, see `Pool.to_read`. The model travels as one of
     the CPU: there may be no accelerator where it arrives, or another one. It stays there unless the process was given a
@@ -177,19 +180,25 @@ class ReadPart:
         self.__dict__.update(state, ids=state["pool"].ids[: state["ids"]])
 
     def __call__(self) -> Shard:
-        if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
-            files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
-            return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
+        wanted = stored(self.signals)
+        folder = own_folder(self.token, MADE) if self.folder is None and self.token and wanted else self.folder
+        home = _made(folder, self.token)
+        if folder is not None and home is not None:
+            shard = Shard(self.ids, {signal: _opened(column_file(folder, signal)) for signal in wanted})
+            settle(shard, home)
+            return shard
+        placed, home = place_by(self.rule or _in_memory, self._stream(), len(self.ids), folder)
+        if folder is not None and self.token and folder.exists():
+            _finish(folder, self.token, home)
+        (shard,) = placed.map(lambda one: one)
+        return shard
+
+    def _stream(self) -> Callable[[], Iterator[Rows]]:
         reader = self.reader.unpacked() if isinstance(self.reader, Packed) else self.reader
         for model in _models(reader) if self.gpu else ():
             _to_device(model)
         asked = (reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
-        stream = functools.partial(read, *asked, device=None, half=self.half)
-        placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
-        if self.folder is not None and self.token:
-            _finish(self.folder, self.token)
-        (shard,) = placed.map(lambda one: one)
-        return shard
+        return functools.partial(read, *asked, device=None, half=self.half)
 
 
 def _in_memory(first: Rows) -> Home:
@@ -200,18 +209,21 @@ def _opened(file: Path) -> Tensor:
     return torch.from_numpy(np.lib.format.open_memmap(file, mode="r+"))
 
 
-def _read(file: Path) -> str | None:
-    return file.read_text() if file.exists() else None
+def _made(folder: Path | None, token: str) -> Home | None:
+    """How the part in a folder was placed, if all of it is there; one that a worker was lost with does not count."""
+    if folder is None or not token or not (folder / MADE).exists():
+        return None
+    said = json.loads((folder / MADE).read_text())
+    return Home(files=True, block=said["block"], said=said["said"]) if said["token"] == token else None
 
 
-def _finish(folder: Path, token: str) -> None:
+def _finish(folder: Path, token: str, home: Home) -> None:
     """Note, once every column is on the disk, that the part is made."""
     for file in folder.glob("*.npy"):
         with open(file, "rb") as column:
             os.fsync(column.fileno())
-    folder.mkdir(parents=True, exist_ok=True)  # there is none yet where no column was asked for
     fresh = folder / f"{MADE}.new"
-    fresh.write_text(token)
+    fresh.write_text(json.dumps({"token": token, "block": home.block, "said": home.said}))
     os.replace(fresh, folder / MADE)
 
 
