@@ -14,11 +14,11 @@ from torch import Tensor
 
 from labelwise.choose.kept import How
 from labelwise.choose.memory import check_each
-from labelwise.choose.room import Rule
+from labelwise.choose.room import Rule, placed
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.pool import Pool
-from labelwise.shards import Shard, Shards, set_aside
+from labelwise.shards import Shards, set_aside
 from labelwise.shards.devices import wait_for
 from labelwise.shards.parts import ReadPart, edges
 from labelwise.shards.place import Home, place_by
@@ -62,7 +62,7 @@ class Gathering:
             yield shards, home
             return
         home = Home()
-        if self.how.limit is not None:  # refused here and not by every worker
+        if self.how.limit is not None:  # refused here and not by every worker, which then asks about its own device
             home = rule(self._first(strategy, reader, ids, labelled))
         rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
         whole = self._maker(reader, ids, wanted, labelled, rule)
@@ -123,7 +123,7 @@ def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...])
     said = dict(notes()) if callable(notes) else {}
     if LabelProbs() in stored(signals):
         said = {**_warmth(reader, fit.notes), **said}
-    places = "; ".join(dict.fromkeys(one for one in pool.map(_done) if one))
+    places = placed(pool)
     if places:
         said["place"] = places
     return replace(picks, notes={**picks.notes, **said}) if said else picks
@@ -139,9 +139,3 @@ def _warmth(reader: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
     if all(abs(one - 1) < NEAR_ONE for one in (found if isinstance(found, list) else [found])):
         return {"temperature": found, "temperature_note": f"within {NEAR_ONE} of 1: LabelProbs are nearly Probs"}
     return {"temperature": found}
-
-
-def _done(shard: Shard) -> str:
-    """Where the rows are, once all work on them is done."""
-    wait_for(shard.device)
-    return shard.said

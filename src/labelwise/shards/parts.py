@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from labelwise.errors import ModelError
 from labelwise.pool import Pool
 from labelwise.pool.mapped import Mapped
-from labelwise.shards.devices import from_raw, raw
+from labelwise.shards.devices import CPU, from_raw, raw
 from labelwise.shards.place import Home, column_file, place_by, settle
 from labelwise.shards.set_aside import own_folder
 from labelwise.shards.shards import Shard
@@ -44,12 +44,16 @@ def edges(rows: int, parts: int, batch: int = 1) -> list[slice]:
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """Makes a shard of some rows of arrays, which are views until it travels."""
+    """Makes a shard of some rows of arrays, which are views until it travels.
+
+    It goes to an accelerator, `device`, if `rule`, asked there, finds room for it.
+    """
 
     ids: Tensor
     columns: tuple[tuple[Signal, Tensor | Mapped], ...]
     dtype: torch.dtype
-    device: str
+    device: str = "cpu"
+    rule: Callable[[Rows], Home] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # By its bytes: torch would send all of the storage behind a view, and keep Ray from sharing them.
@@ -62,10 +66,22 @@ class ArrayPart:
 
     def __call__(self) -> Shard:
         opened = {signal: one.open() if isinstance(one, Mapped) else one for signal, one in self.columns}
-        where = torch.device(self.device)
-        if where.type == "cpu":
+        if self.rule is None or self.device == "cpu":
             return Shard(self.ids, opened, self.dtype)
-        return Shard(self.ids.to(where), {signal: one.to(where) for signal, one in opened.items()}, self.dtype)
+        first = Rows(self.ids[:1], {signal: one[:1].to(self.device) for signal, one in opened.items()})
+        home = self.rule(first)
+        try:
+            return self._placed(opened, home)
+        except torch.cuda.OutOfMemoryError:
+            said = f"selected on cpu: no room on {home.device}"
+        # Out of the `except`, which holds what was placed so far.
+        return self._placed(opened, replace(self.rule(first.to(CPU)), said=said))
+
+    def _placed(self, columns: Mapping[Signal, Tensor], home: Home) -> Shard:
+        moved = {signal: one.to(home.device) for signal, one in columns.items()}  # nothing to the CPU: it is there
+        shard = Shard(self.ids.to(home.device), moved, self.dtype)
+        settle(shard, home)
+        return shard
 
 
 def _sent(values: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
@@ -79,6 +95,7 @@ def array_parts(
     dtype: torch.dtype,
     parts: int,
     device: str = "cpu",
+    rule: Callable[[Rows], Home] | None = None,
 ) -> list[ArrayPart]:
     """Makers of so many parts; columns in `files` travel by name."""
     made = []
@@ -87,7 +104,7 @@ def array_parts(
             (signal, files[signal].rows(where) if signal in files else column[where])
             for signal, column in columns.items()
         )
-        made.append(ArrayPart(ids[where], part, dtype, device))
+        made.append(ArrayPart(ids[where], part, dtype, device, rule))
     return made
 
 
