@@ -40,8 +40,8 @@ def _numbers(n):
     return np.random.default_rng(0).normal(size=(n, 6)).astype("float32")
 
 
-def _mapped(n, folder):
-    np.save(folder / f"{n}.npy", _numbers(n))
+def _mapped(n, folder, kind="<f4"):
+    np.save(folder / f"{n}.npy", _numbers(n).astype(kind))
     return np.load(folder / f"{n}.npy", mmap_mode="r")
 
 
@@ -110,6 +110,7 @@ _POOLS = {
     "tensor": lambda folder: Pool.of(torch.from_numpy(_numbers(300)).bfloat16()),
     "mapped": lambda folder: Pool.of(_mapped(300, folder), ids=np.arange(300)[::-1].copy()),
     "view of mapped": lambda folder: Pool.of(_mapped(300, folder)[7:290:3, 1:4]),
+    "big-endian": lambda folder: Pool.of(_mapped(300, folder, ">f4")),
     "backwards": lambda folder: Pool.of(_mapped(300, folder)[::-1]),
     "subset": lambda folder: Pool.of(_mapped(300, folder), features=_mapped(200, folder)[:1].repeat(300, 0)).subset(
         np.random.default_rng(1).permutation(300)[:120]

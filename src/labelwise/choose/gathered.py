@@ -112,7 +112,7 @@ class Gathering:
 
     def _part(self, whole: ReadPart, number: int, cut: slice) -> ReadPart:
         """Makes those rows of it."""
-        folder = None if self.spill is None else self.spill / f"pool-{number}"
+        folder = None if self.spill is None else self.spill.absolute() / f"pool-{number}"
         return replace(whole, ids=whole.ids[cut], folder=folder, token=f"{whole.token}-{number}")
 
 
