@@ -2,6 +2,7 @@
 
     python benchmarks/scaling.py [--quick] [--only badge,kcenter] [--out docs/results/scaling.md]
     python benchmarks/scaling.py --workers 1,2 --rows 200000       # the same selection on Ray, with so many workers
+    python benchmarks/scaling.py --driver --rows 5000000           # what the driver of a cluster holds, and kept states
     python benchmarks/scaling.py --declared                        # what each strategy says it needs
 
 One axis is doubled at a time around a base point, each run in a forked process of one thread. Time is that of the
@@ -20,6 +21,7 @@ import math
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -329,6 +331,38 @@ def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str
     return lines
 
 
+def driver(rows: int) -> list[str]:
+    """Bytes a row of k-center on two workers: what the driver holds at most, and the state that is kept of a part."""
+    from labelwise.shards import ray as module
+
+    strategy, sizes, keep = "kcenter", [0], module.RemoteShard._keep
+
+    def measured_keep(self: Any) -> None:
+        keep(self)
+        kept = self._ray.get(self._state)["kept"]
+        sizes.append(sum(one.nbytes for part in kept.values() for one in part.values()) / len(self))
+
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/embedding.npy", np.random.default_rng(0).normal(size=(rows, 2)).astype("float32"))
+        given = np.load(f"{folder}/embedding.npy", mmap_mode="r")
+        engine, ids = module.Ray(workers=2), np.arange(rows)
+        lw.select(strategy, 3, embedding=given[:1000], engine=engine)  # all is loaded
+        most = []
+        for asked in (None, ids):
+            ctypes.CDLL(None).malloc_trim(0)  # what is held, not what is kept for later
+            Path("/proc/self/clear_refs").write_text("5")
+            before = held()
+            lw.select(strategy, 30, embedding=given, ids=asked, engine=engine)
+            most.append((held() - before) / rows)
+        module.KEEP, module.RemoteShard._keep = 3, measured_keep  # type: ignore[method-assign]
+        lw.select(strategy, 30, embedding=given, engine=engine)
+    return [
+        f"| driver, for each row of the pool | {most[0]:.0f} |",
+        f"| driver, with ids= | {most[1]:.0f} |",
+        f"| a kept state, for each row of a part | {max(sizes):.0f} |",
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -337,6 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="these strategies, with commas; printed, not written")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--workers", default="", help="numbers of Ray workers, with commas")
+    parser.add_argument("--driver", action="store_true", help="what the driver of a cluster holds for each row")
     parser.add_argument("--declared", action="store_true", help="print what each strategy says it needs")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--picks", type=int, default=200)
@@ -344,6 +379,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     if options.declared:
         print("\n".join(declared()))
+        return 0
+    if options.driver:
+        print("\n".join(["| what | bytes a row |", "|---|---|", *driver(options.rows)]))
         return 0
     if options.workers:
         names = options.only.split(",") if options.only else ["badge", "kcenter"]

@@ -22,13 +22,14 @@ from torch import nn
 
 import labelwise as lw
 from labelwise.choose import progress
-from labelwise.choose.own_arrays import as_tensor
 from labelwise.choose.kept import select_kept
+from labelwise.choose.own_arrays import as_tensor
 from labelwise.errors import ArgumentError, ClusterError, StoreError
 from labelwise.keys import Key
+from labelwise.pool.mapped import file_of
 from labelwise.shards import Shards
 from labelwise.shards.journal import MARK, FolderJournal
-from labelwise.shards.parts import ReadPart, array_parts, mapped_file
+from labelwise.shards.parts import ReadPart, array_parts, edges
 from labelwise.shards.place import Home
 from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled
@@ -222,7 +223,7 @@ def test_parts_of_mapped_files_travel_by_name(tmp_path):
 
 
 def _travels(array):
-    return mapped_file(array, as_tensor("embedding", array, 2))
+    return file_of(array, as_tensor("embedding", array, 2))
 
 
 def test_views_of_mapped_files_travel_by_name_and_what_is_not_in_the_file_does_not(tmp_path):
@@ -456,7 +457,7 @@ def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(
 
     from labelwise.shards import ray as module
 
-    expected, _ = _asked(None)
+    expected, _ = _asked(None, batch=37)
     begun, makers, begin, put = [], [], module.RemoteShard.begin, module._put
 
     def losing(self, fn):
@@ -467,12 +468,37 @@ def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(
 
     monkeypatch.setattr(module.RemoteShard, "begin", losing)
     monkeypatch.setattr(module, "_put", lambda ray, maker: makers.append(maker) or put(ray, maker))
-    got, _ = _asked(cluster, max_memory="200MB", spill=tmp_path)
+    got, _ = _asked(cluster, max_memory="200MB", spill=tmp_path, batch=37)
     assert sum(shard._losses for shard in set(begun)) == 1
     assert {len(maker.ids) for maker in makers} == {185}  # of 370 free rows, each worker read half
     assert all(maker.reader is not None for maker in makers)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pool-0", "pool-1"]
     _same(got, expected)
+
+
+def _last_bits(engine, seed):
+    """A batch of sabal-iht, whose picks follow the last bits of what the model says."""
+    x = np.random.default_rng(0).normal(size=(149, 6)).astype("float32")
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+    session = lw.Session(x, lw.TorchLearner(net, epochs=3), "sabal-iht", classes=2, seed=seed, engine=engine, batch=30)
+    session.tell(np.arange(38), np.arange(38) % 2)
+    return session.ask(8)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [2, 4])
+def test_parts_are_cut_between_forward_batches_so_that_the_last_bits_are_those_of_one_process(seed, cluster):
+    _same(_last_bits(cluster, seed), _last_bits(None, seed))
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts", "batch"), [(111, 2, 30), (1, 4, 256), (1000, 3, 7), (300, 64, 256), (8, 8, 1)]
+)
+def test_parts_have_whole_batches_and_all_rows(rows, parts, batch):
+    cuts = edges(rows, parts, batch)
+    assert [row for cut in cuts for row in range(cut.start, cut.stop)] == list(range(rows))
+    assert all(cut.start % batch == 0 for cut in cuts)
+    assert len(cuts) == min(parts, -(-rows // batch))
 
 
 @pytest.mark.filterwarnings("ignore")

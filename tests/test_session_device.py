@@ -313,7 +313,7 @@ def test_a_clock_is_read_when_the_device_is_done(away: Second, monkeypatch: pyte
     """Work on an accelerator goes on after the call that asked for it: each part is waited for before its clock."""
     one = session("kcenter", fit=trained("kcenter")._fit)
     told: list[Any] = []
-    for module in (gathered, known):
+    for module in (gathered, room, known):
         monkeypatch.setattr(module, "wait_for", told.append)
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: (told.append("clock"), clock())[1])
@@ -628,6 +628,59 @@ def test_a_part_decides_where_it_is_made(away: Second) -> None:
     assert shard.block_bytes == DEVICE_BLOCK_BYTES
 
 
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
+    """The parts of a cluster, which are made in this process."""
+    made: list[Shard] = []
+
+    @contextlib.contextmanager
+    def here(engine: Ray, makers: Any, sizes: Any) -> Iterator[Shards]:
+        made[:] = [maker() for maker in makers]
+        yield Shards(made)
+
+    monkeypatch.setattr(Ray, "shards", here)
+    return made
+
+
+def test_a_limit_leaves_the_blocks_of_a_worker_to_its_own_device(away: Second, workers: list[Shard]) -> None:
+    """The driver has a row of the CPU to go by, and workers may have accelerators."""
+    fit = trained("badge")._fit
+    got = session("badge", fit=fit, engine=Ray(workers=2, gpus=1), max_memory="4GB", batch=60).ask(12)
+    assert {(shard.device, shard.block_bytes) for shard in workers} == {(AWAY, DEVICE_BLOCK_BYTES)}
+    same(got, session("badge", fit=fit, batch=60).ask(12))
+
+
+def test_arrays_go_to_a_workers_device_if_they_fit(
+    away: Second, workers: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = importlib.import_module("labelwise.choose.door")
+    made = door.array_parts
+    monkeypatch.setattr(door, "array_parts", lambda *given: made(*given[:5], AWAY, *given[6:]))
+    engine, asked = Ray(workers=2, gpus=0.5), functools.partial(lw.select, "kcenter", 9, embedding=X)
+    for limit in (None, "1GB"):
+        got = asked(engine=engine, max_memory=limit)
+        assert [shard.device for shard in workers] == [AWAY, AWAY]
+        assert {shard.block_bytes for shard in workers} == {DEVICE_BLOCK_BYTES if limit is None else 128 << 20}
+        assert got.notes["place"] == f"selected on {AWAY}"
+        same(got, asked())
+    for free in (1 << 20, 50 << 20):  # half of it is for this worker
+        monkeypatch.setattr(room, "free_bytes", lambda device, free=free: free)
+        got = asked(engine=engine)
+        assert [shard.device for shard in workers] == [CPU, CPU]
+        assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
+        same(got, asked())
+    monkeypatch.setattr(room, "free_bytes", lambda device: 1 << 34)
+    moved = Shard.__init__
+
+    def full(self: Shard, ids: Tensor, *more: Any) -> None:
+        if ids.device == AWAY:
+            raise torch.cuda.OutOfMemoryError
+        moved(self, ids, *more)
+
+    monkeypatch.setattr(Shard, "__init__", full)
+    assert asked(engine=engine).notes["place"] == f"selected on cpu: no room on {AWAY}"
+
+
 @pytest.mark.parametrize("gpus", [0.0, 0.5])
 def test_a_worker_without_a_gpu_leaves_the_model_where_it_is(gpus: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray lets it see those of others."""
@@ -636,7 +689,7 @@ def test_a_worker_without_a_gpu_leaves_the_model_where_it_is(gpus: float, monkey
     none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
     gathering = gathered.Gathering(one.pool, 16, How(), Ray(gpus=gpus), None)
     rule = Rule(Badge(), 5, 40, 0, None)
-    gathering._maker(one.fit().reader, torch.arange(100, 140), (Probs(), Embedding()), none, rule, 0, "")()
+    gathering._maker(one.fit().reader, torch.arange(100, 140), (Probs(), Embedding()), none, rule)()
     assert len(moved) == (1 if gpus else 0)
 
 

@@ -269,7 +269,7 @@ class Session:
             began = time.perf_counter()
             # A worker on another machine may not reach the folder.
             how = how if gathering.cluster else how.kept_in(self.folder)
-            picks = select_kept(strategy, pool, labelled, k, key, how, home.block)
+            picks = select_kept(strategy, pool, labelled.in_blocks(home.block), k, key, how)
             picks = noted(picks, pool, None if self._fit is None else self._fit[1], strategy.needs.pool)
             self.seconds["select"] = time.perf_counter() - began
         return picks

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from labelwise.choose.kept import PLAIN, How, checked, select_kept, size_of
 from labelwise.choose.own_arrays import as_tensor, refuse_copies
+from labelwise.choose.room import Rule, placed
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
 from labelwise.keys import Key
+from labelwise.pool.mapped import Mapped, file_of
 from labelwise.shards import Shards, computed_in, shards_of
-from labelwise.shards.parts import Mapped, array_parts, mapped_file
+from labelwise.shards.parts import array_parts
 from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.check import check_classes
 from labelwise.signals.spec import (
@@ -75,31 +78,45 @@ def choose(
     here = -(-len(ids) // (1 if cluster is None else cluster.parts(len(ids))))  # rows in one process
     if not behind or not strategy.needs.labelled or instead:
         block = checked(strategy, size_of(here, k, columns, named="ids" in given), how)
-        with _pool(cluster, ids, columns, _files(columns, given, arrays), computed_in(columns)) as pool:
-            return select_kept(strategy, pool, Shards([]), k, key_of(seed), how, block)
+        rule = Rule(strategy, int(k), here, 0, how.limit)
+        with _pool(cluster, ids, columns, _files(columns, given, arrays), computed_in(columns), rule, block) as pool:
+            return _noted(select_kept(strategy, pool, Shards([]), k, key_of(seed), how), pool, cluster)
     beside = _columns(name, strategy.needs.labelled, behind, ids.device, "labelled ")
     _check_widths(columns, beside)
     # One precision for both, the wider one: they are measured against each other.
     dtype = max(computed_in(columns), computed_in(beside), key=lambda kind: kind.itemsize)
     size = size_of(here, k, columns, dtype, len(next(iter(beside.values()))), "ids" in given or "ids" in behind)
     block = checked(strategy, size, how)
-    past = _labelled_shards(behind, beside, ids, dtype)
-    with _pool(cluster, ids, columns, _files(columns, given, arrays), dtype) as pool:
-        return select_kept(strategy, pool, past, k, key_of(seed), how, block)
+    past = _labelled_shards(behind, beside, ids, dtype).in_blocks(block)
+    rule = Rule(strategy, int(k), here, size.labelled, how.limit)
+    with _pool(cluster, ids, columns, _files(columns, given, arrays), dtype, rule, block) as pool:
+        return _noted(select_kept(strategy, pool, past, k, key_of(seed), how), pool, cluster)
 
 
+@contextmanager
 def _pool(
     cluster: Ray | None,
     ids: Tensor,
     columns: Mapping[Signal, Tensor],
     files: Mapping[Signal, Mapped],
     dtype: torch.dtype,
-) -> AbstractContextManager[Shards]:
-    """The rows where the engine holds them."""
+    rule: Rule,
+    block: int | None,
+) -> Iterator[Shards]:
+    """The rows where the engine holds them, in blocks of so many bytes; a worker with a GPU asks the rule itself."""
     if cluster is None:
-        return nullcontext(shards_of(ids, columns, dtype=dtype))
-    makers = array_parts(ids, columns, files, dtype, cluster.parts(len(ids)), "cuda" if cluster.gpus else "cpu")
-    return cluster.shards(makers, [len(maker.ids) for maker in makers])
+        yield shards_of(ids, columns, dtype=dtype).in_blocks(block)
+        return
+    asked = ("cuda", replace(rule, share=min(1.0, cluster.gpus))) if cluster.gpus else ("cpu", None)
+    makers = array_parts(ids, columns, files, dtype, cluster.parts(len(ids)), *asked)
+    with cluster.shards(makers, [len(maker.ids) for maker in makers]) as pool:
+        yield pool if cluster.gpus else pool.in_blocks(block)
+
+
+def _noted(picks: Selection, pool: Shards, cluster: Ray | None) -> Selection:
+    """The picks with where workers made them, if those have a GPU."""
+    said = placed(pool) if cluster is not None and cluster.gpus else ""
+    return replace(picks, notes={**picks.notes, "place": said}) if said else picks
 
 
 def _files(
@@ -108,7 +125,7 @@ def _files(
     """Where columns lie that are in files, by the arrays that were passed."""
     found: dict[Signal, Mapped] = {}
     for signal, column in columns.items():
-        file = next(mapped_file(arrays[name], column) for name, tensor in given.items() if tensor is column)
+        file = next(file_of(arrays[name], column) for name, tensor in given.items() if tensor is column)
         if file is not None:
             found[signal] = file
     return found

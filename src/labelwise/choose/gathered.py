@@ -14,11 +14,11 @@ from torch import Tensor
 
 from labelwise.choose.kept import How
 from labelwise.choose.memory import check_each
-from labelwise.choose.room import Rule
+from labelwise.choose.room import Rule, placed
 from labelwise.choose.selection import Selection
 from labelwise.choose.strategy import Strategy
 from labelwise.pool import Pool
-from labelwise.shards import Shard, Shards
+from labelwise.shards import Shards, set_aside
 from labelwise.shards.devices import wait_for
 from labelwise.shards.parts import ReadPart, edges
 from labelwise.shards.place import Home, place_by
@@ -53,8 +53,8 @@ class Gathering:
         They are there within: an accelerator has done its work. Workers of a cluster are gone afterwards.
         """
         wanted = stored(strategy.needs.pool)
-        parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
-        rule = self._rule(strategy, k, len(ids), len(labelled.ids), parts)
+        cuts = self._cuts(len(ids))
+        rule = self._rule(strategy, k, cuts, len(labelled.ids))
         if self.cluster is None:
             stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None, half=self.half)
             shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
@@ -62,16 +62,16 @@ class Gathering:
             yield shards, home
             return
         home = Home()
-        if self.how.limit is not None:  # refused here and not by every worker
+        if self.how.limit is not None:  # refused here and not by every worker, which then asks about its own device
             home = rule(self._first(strategy, reader, ids, labelled))
         rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
-        token = uuid.uuid4().hex  # files of this reading, not of an earlier model
-        makers = [
-            self._maker(reader, ids[cut].clone(), wanted, labelled, rule, part, token)
-            for part, cut in enumerate(edges(len(ids), parts))
-        ]
-        with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
-            yield shards, home
+        whole = self._maker(reader, ids, wanted, labelled, rule)
+        makers = [self._part(whole, part, cut) for part, cut in enumerate(cuts)]
+        try:
+            with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
+                yield shards, home
+        finally:
+            set_aside.remove(whole.token)
 
     def check(self, strategy: Strategy, k: int, n: int, reader: Reader | None, ids: Tensor, labelled: Labelled) -> None:
         """Raise MemoryLimitError where the limit is too small for one of the next n batches of k of the rows `ids`.
@@ -81,9 +81,8 @@ class Gathering:
         if self.how.limit is None or not len(ids) or n < 1:
             return
         first = self._first(strategy, reader, ids, labelled)
-        parts = 1 if self.cluster is None else self.cluster.parts(len(ids))
         steps = range(0, min(n * k, len(ids)), k)
-        rules = (self._rule(strategy, k, len(ids) - done, len(labelled.ids) + done, parts) for done in steps)
+        rules = (self._rule(strategy, k, self._cuts(len(ids) - done), len(labelled.ids) + done) for done in steps)
         check_each(partial(rule, first) for rule in rules)
 
     def _first(self, strategy: Strategy, reader: Reader | None, ids: Tensor, labelled: Labelled) -> Rows:
@@ -91,22 +90,30 @@ class Gathering:
         wanted = stored(strategy.needs.pool)
         return next(iter(read(reader, self.pool, ids[:1], wanted, self.batch, labelled, half=self.half)))
 
-    def _rule(self, strategy: Strategy, k: int, rows: int, labelled: int, parts: int) -> Rule:
-        return Rule(strategy, int(k), -(-rows // parts), labelled, self.how.limit, self.spill is not None)
+    def _cuts(self, rows: int) -> list[slice]:
+        """The parts of so many rows.
+
+        Every forward batch is the one it is in one process: a model's last bits depend on the shape of its batch, and
+        some picks on those.
+        """
+        return [slice(0, rows)] if self.cluster is None else edges(rows, self.cluster.parts(rows), self.batch)
+
+    def _rule(self, strategy: Strategy, k: int, cuts: list[slice], labelled: int) -> Rule:
+        rows = max(cut.stop - cut.start for cut in cuts)
+        return Rule(strategy, int(k), rows, labelled, self.how.limit, self.spill is not None)
 
     def _maker(
-        self,
-        reader: Reader | None,
-        ids: Tensor,
-        wanted: tuple[Signal, ...],
-        labelled: Labelled,
-        rule: Rule,
-        part: int,
-        token: str,
+        self, reader: Reader | None, ids: Tensor, wanted: tuple[Signal, ...], labelled: Labelled, rule: Rule
     ) -> ReadPart:
-        where = None if self.spill is None else self.spill / f"pool-{part}"
+        """Makes all rows; parts of it share what they need to read."""
+        token = uuid.uuid4().hex  # files of this reading, not of an earlier model
         given = self.cluster is not None and self.cluster.gpus > 0
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, where, rule, token, given, self.half)
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, None, rule, token, given, self.half)
+
+    def _part(self, whole: ReadPart, number: int, cut: slice) -> ReadPart:
+        """Makes those rows of it."""
+        folder = None if self.spill is None else self.spill.absolute() / f"pool-{number}"
+        return replace(whole, ids=whole.ids[cut], folder=folder, token=f"{whole.token}-{number}")
 
 
 def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:
@@ -116,7 +123,7 @@ def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...])
     said = dict(notes()) if callable(notes) else {}
     if LabelProbs() in stored(signals):
         said = {**_warmth(reader, fit.notes), **said}
-    places = "; ".join(dict.fromkeys(one for one in pool.map(_done) if one))
+    places = placed(pool)
     if places:
         said["place"] = places
     return replace(picks, notes={**picks.notes, **said}) if said else picks
@@ -132,9 +139,3 @@ def _warmth(reader: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
     if all(abs(one - 1) < NEAR_ONE for one in (found if isinstance(found, list) else [found])):
         return {"temperature": found, "temperature_note": f"within {NEAR_ONE} of 1: LabelProbs are nearly Probs"}
     return {"temperature": found}
-
-
-def _done(shard: Shard) -> str:
-    """Where the rows are, once all work on them is done."""
-    wait_for(shard.device)
-    return shard.said

@@ -73,14 +73,11 @@ def size_of(
     return Size(rows, int(k), shapes, number, labelled, named, accelerator)
 
 
-def select_kept(
-    strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, how: How = PLAIN, block: int | None = None
-) -> Selection:
-    """`strategy.select`, in blocks of at most `block` bytes, with a journal if there is a folder for one.
+def select_kept(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, how: How = PLAIN) -> Selection:
+    """`strategy.select` with a journal if there is a folder for one, which is gone once the picks are there.
 
-    What the journal wrote is gone once the picks are there.
+    How large blocks are is known to the shards: whoever placed them has asked.
     """
-    pool, labelled = pool.in_blocks(block), labelled.in_blocks(block)
     say_if_long(strategy, pool, labelled.n, k)
     with in_full(), tight(how.limit is not None), told(how.progress):
         if how.folder is None:

@@ -15,12 +15,11 @@ import torch
 from labelwise.choose.kept import size_of
 from labelwise.choose.memory import block_bytes, needed, smallest
 from labelwise.choose.strategy import Strategy
-from labelwise.shards.devices import free_bytes
-from labelwise.shards.place import Home
+from labelwise.shards import Shard, Shards
+from labelwise.shards.devices import free_bytes, wait_for
+from labelwise.shards.place import KEPT_FREE, Home
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.rows import Rows
-
-KEPT_FREE = 4  # one in so many bytes that are free is left to the model's next batch and to whatever else runs there
 
 
 def where(
@@ -41,7 +40,7 @@ def where(
 
 
 def _room(free: int, limit: int | None) -> int:
-    room = free - free // KEPT_FREE
+    room = free - free // KEPT_FREE  # the rest is for the model's next batch and for others
     return room if limit is None else min(room, limit)
 
 
@@ -88,3 +87,13 @@ class Rule:
 def _accelerator(first: Rows) -> torch.device | None:
     """The device, not the CPU, that signals were computed on, if there is one."""
     return next((one.device for one in first.columns.values() if one.device.type != "cpu"), None)
+
+
+def placed(pool: Shards) -> str:
+    """Where the rows were chosen from, once all work on them is done; nothing where it goes without saying."""
+    return "; ".join(dict.fromkeys(one for one in pool.map(_done) if one))
+
+
+def _done(shard: Shard) -> str:
+    wait_for(shard.device)
+    return shard.said

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, RowError
+from labelwise.pool.mapped import Mapped, in_file
 from labelwise.pool.source import content
 
 LARGE = 2**30  # bytes from which on a file is not read as a whole for the fingerprint
@@ -29,6 +32,13 @@ class ArraySource:
         self.names = names
         self.whole = array.nbytes <= LARGE or not _is_mapped(array)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "array": in_file(self.array) or self.array}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        array = state["array"]
+        self.__dict__.update(state, array=array.array() if isinstance(array, Mapped) else array)
+
     def __len__(self) -> int:
         return len(self.array)
 
@@ -42,6 +52,11 @@ class ArraySource:
 
     def sample(self, positions: np.ndarray) -> bytes:
         return content(np.asarray(self.array[positions]))
+
+    def part(self, positions: np.ndarray) -> tuple[ArraySource, np.ndarray | None]:
+        if in_file(self.array) is not None:
+            return ArraySource(self.array), positions
+        return ArraySource(self.array[positions]), None
 
 
 class TensorSource:
@@ -67,6 +82,9 @@ class TensorSource:
 
     def sample(self, positions: np.ndarray) -> bytes:
         return content(as_array(self.inputs(positions)))
+
+    def part(self, positions: np.ndarray) -> tuple[TensorSource, None]:
+        return TensorSource(self.inputs(positions).cpu()), None  # there may be no accelerator where it goes
 
 
 class TextSource:
@@ -97,11 +115,27 @@ class TextSource:
     def sample(self, positions: np.ndarray) -> bytes:
         return content(self.inputs(positions))
 
+    def part(self, positions: np.ndarray) -> tuple[TextSource, None]:
+        return TextSource(self.inputs(positions)), None
+
 
 def as_array(rows: Tensor) -> np.ndarray:
     """A tensor on any device as a numpy array."""
     # numpy has no bfloat16; its bytes in float32 are as telling.
     return (rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy()
+
+
+def features_of(features: Any, n: int) -> Tensor | None:
+    """The features that a pool of n rows was given, as a tensor over the same memory."""
+    if features is None:
+        return None
+    with warnings.catch_warnings():
+        # A file mapped for reading gives a read-only array; torch warns of writing to it, which nobody here does.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        tensor = torch.as_tensor(features).detach()
+    if tensor.ndim != 2 or len(tensor) != n:
+        raise RowError(f"features: an array of shape ({n}, D) was expected, {tuple(tensor.shape)} was found.")
+    return tensor
 
 
 def _is_mapped(array: np.ndarray) -> bool:

@@ -62,6 +62,12 @@ class DatasetSource:
             return content(as_array(self.inputs(positions)))
         return type(self.dataset).__qualname__.encode()
 
+    def part(self, positions: np.ndarray) -> tuple[DatasetSource, np.ndarray | None]:
+        if type(self.dataset) is not TensorDataset:  # what a Dataset holds, and where, is known to itself alone
+            return self, positions
+        rows = torch.from_numpy(positions)
+        return DatasetSource(TensorDataset(*(one[rows.to(one.device)].cpu() for one in self.dataset.tensors))), None
+
     def labels(self) -> Any:
         """The labels of all rows: from the dataset's own list of them if it keeps one, else by reading every item."""
         if isinstance(self.dataset, TensorDataset) and len(self.dataset.tensors) == 2:

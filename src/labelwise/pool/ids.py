@@ -58,3 +58,23 @@ def unique_ids(ids: Tensor, n: int) -> Tensor:
         twice = values[counts > 1]
         raise RowError(f"ids are unique; id {int(twice[0])} is there {int(counts[counts > 1][0])} times.")
     return ids
+
+
+def as_runs(numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Whole numbers in the space that they need to travel: those that go up by one are a start and a length.
+
+    >>> as_runs(np.array([3, 4, 5, 6, 9, 10, 11]))
+    (array([3, 9]), array([4, 3]))
+    """
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1]) != 1)
+    if 2 * len(starts) >= len(numbers):
+        return (numbers,)
+    return numbers[starts], np.diff(starts, append=len(numbers))
+
+
+def from_runs(runs: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The numbers, in memory of their own."""
+    if len(runs) == 1:
+        return runs[0].copy()
+    starts, lengths = runs
+    return np.repeat(starts - (lengths.cumsum() - lengths), lengths) + np.arange(lengths.sum())

@@ -68,6 +68,13 @@ class ImageSource:
         parts = [(self.names[p], _mark(self.images[p])) for p in positions.tolist()]
         return repr((self.height, self.width, parts)).encode("utf-8", "backslashreplace")
 
+    def part(self, positions: np.ndarray) -> tuple[ImageSource, None]:
+        some, size = positions.tolist(), (self.height, self.width)
+        images = [self.images[p] for p in some]
+        # Another process may be at home in another folder.
+        images = [image.absolute() if isinstance(image, Path) else image for image in images]
+        return ImageSource(images, [self.names[p] for p in some], size), None
+
 
 def read_folder(folder: str | Path, size: Size, labels: Literal["auto", "folders", "none"], on_error: OnError) -> Read:
     """The images under `folder` in sorted order of their paths; hidden files and other kinds of file are left out."""

@@ -63,7 +63,7 @@ def _completed(path: Path, schema: Any, wanted: Wanted) -> Wanted:
 
 
 def _part(path: Path, table: Any, wanted: Wanted, classes: tuple[str, ...] | None, faults: Faults) -> Part:
-    values, bad = _values(path, table, wanted)
+    values, bad = values_of(path, table, wanted)
     labels = None if wanted.label is None else _labels(path, table[wanted.label], wanted.label)
     ids = None if wanted.id is None else _ids(path, table[wanted.id], wanted.id)
     for row, label in enumerate(labels or ()):
@@ -75,8 +75,7 @@ def _part(path: Path, table: Any, wanted: Wanted, classes: tuple[str, ...] | Non
     where = [f"{path.name} row {row}" for row in kept.tolist()]
     names = None
     if wanted.image is not None:
-        paths = _member(table[wanted.image], "path")
-        names = [paths[row] or f"{path.name} row {row}" for row in kept.tolist()]
+        names = names_of(path, table, wanted.image, kept, kept)
     kept_values = values[kept] if isinstance(values, np.ndarray) else [values[row] for row in kept.tolist()]
     return Part(
         rows=table.num_rows,
@@ -87,10 +86,17 @@ def _part(path: Path, table: Any, wanted: Wanted, classes: tuple[str, ...] | Non
         labels=None if labels is None else [labels[row] for row in kept.tolist()],
         classes=classes,
         ids=None if ids is None else [ids[row] for row in kept.tolist()],
+        wanted=wanted,
     )
 
 
-def _values(path: Path, table: Any, wanted: Wanted) -> tuple[Any, dict[int, str]]:
+def names_of(path: Path, table: Any, column: str, at: np.ndarray, rows: np.ndarray) -> list[str]:
+    """The names of the images at these places of a table, which are those `rows` of the file."""
+    paths = _member(table[column], "path")
+    return [paths[place] or f"{path.name} row {row}" for place, row in zip(at.tolist(), rows.tolist())]
+
+
+def values_of(path: Path, table: Any, wanted: Wanted) -> tuple[Any, dict[int, str]]:
     """What makes each row, and what is wrong with those that cannot be used."""
     if wanted.text is not None:
         texts = _strings(path, table[wanted.text], wanted.text)

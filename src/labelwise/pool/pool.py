@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +12,16 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError, RowError
-from labelwise.pool.arrays import LARGE, ArraySource, TensorSource, TextSource, as_array
+from labelwise.pool.arrays import LARGE, as_array, features_of
 from labelwise.pool.dataset import DatasetSource
 from labelwise.pool.hugging import HuggingSource, is_hugging
-from labelwise.pool.ids import Finder, as_ids, unique_ids
+from labelwise.pool.ids import Finder, as_ids, as_runs, from_runs, unique_ids
 from labelwise.pool.images import Size, read_folder
 from labelwise.pool.labels import labels_of
+from labelwise.pool.mapped import file_of
+from labelwise.pool.parquet_rows import TableFiles
 from labelwise.pool.source import OnError, Read, Source, content
+from labelwise.pool.source_of import source_of
 from labelwise.pool.table import LabelType, Wanted, read_table
 
 _SAMPLED = 4096  # rows whose content goes into the fingerprint where reading all would take long
@@ -45,6 +47,7 @@ class Pool:
         classes: Sequence[str] | None = None,
         features: Any = None,
         skipped: tuple[str, ...] = (),
+        files: TableFiles | None = None,
     ):
         """Rows of `source` at `positions` (default: all) under `ids` (default: 0, 1, 2 ...)."""
         n = len(source) if positions is None else len(positions)
@@ -55,7 +58,10 @@ class Pool:
         self.ids = torch.arange(n) if ids is None else unique_ids(as_ids(ids), n)
         self._find = Finder(self.ids)
         self.labels, self.classes = labels_of(labels, classes, self.ids)
-        self.features = _features(features, n)
+        self.features = features_of(features, n)
+        self._features_at: np.ndarray | None = None  # which of them are of these rows; None: all, in their order
+        self._features_file = None if self.features is None else file_of(features, self.features)
+        self._files = files
         self.skipped = skipped  # what was left out on reading, and why
 
     @staticmethod
@@ -77,7 +83,7 @@ class Pool:
             labels = "dataset" if labels is None and hugging.wanted.label is not None else labels
             made: Source = hugging
         else:
-            made = _source_of(source)
+            made = source_of(source)
         if isinstance(labels, str):
             if labels != "dataset" or not isinstance(made, DatasetSource | HuggingSource):
                 raise ArgumentError(f'labels is one label for each row, or "dataset" for a Dataset, not {labels!r}.')
@@ -170,7 +176,7 @@ class Pool:
     def raw(self, ids: Any) -> Tensor:
         """Numbers of the rows themselves (n, D): `features` if they were given, else the inputs, flattened."""
         if self.features is not None:
-            rows: Any = self.features[torch.from_numpy(self._find(ids))]
+            rows: Any = self.features[self._featured(ids)]
         else:
             rows = self.inputs(ids)
         if not isinstance(rows, Tensor):
@@ -203,22 +209,64 @@ class Pool:
         for some in (ids if getattr(self._source, "whole", False) else _spread(ids)).split(_BLOCK):
             yield self._source.sample(self._at(some))
         if self.features is not None:
-            small = self.features.numel() * self.features.element_size() <= LARGE
+            small = len(self) * self.features[:1].numel() * self.features.element_size() <= LARGE
             for some in (ids if small else _spread(ids)).split(_BLOCK):
-                yield content(as_array(self.features[torch.from_numpy(self._find(some))]))
+                yield content(as_array(self.features[self._featured(some)]))
 
     def subset(self, ids: Any) -> Pool:
-        """These rows under the same ids, in this order. Nothing is read or copied but their labels and features."""
-        found = self._find(ids)
-        rows = torch.from_numpy(found)
-        return Pool(
+        """These rows under the same ids, in this order. Nothing is read or copied but their labels."""
+        rows = torch.from_numpy(self._find(ids))
+        labels = None if self.labels is None else self.labels[rows]
+        made = Pool(
             self._source,
             ids=self.ids[rows],
-            positions=found if self._positions is None else self._positions[found],
-            labels=None if self.labels is None else self.labels[rows],
+            positions=self._at(ids),
+            labels=labels,
             classes=self.classes,
-            features=None if self.features is None else self.features[rows],
+            files=self._files,
         )
+        return made._with_features_of(self)
+
+    def to_read(self, ids: Any, features: bool) -> Pool:
+        """These rows, in this order, for another process to read, which is sent no more than that takes.
+
+        Rows in files that it can open are sent by name. Labels stay here, as do features that it does not ask for.
+        """
+        at = self._at(ids)
+        part = getattr(self._files or self._source, "part", None)
+        source, positions = (self._source, at) if part is None else part(at)
+        made = Pool(source, ids=self.ids[torch.from_numpy(self._find(ids))], positions=positions)
+        return made._with_features_of(self) if features else made
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "ids": as_runs(self.ids.numpy())}
+        del state["_find"]  # two more numbers for each row, and soon made
+        for name in ("_positions", "_features_at"):
+            state[name] = None if state[name] is None else as_runs(state[name])
+        if self.features is not None and self._features_file is not None:
+            state["features"] = None
+        elif self.features is not None and self._features_at is not None:
+            state["features"], state["_features_at"] = self.features[torch.from_numpy(self._features_at)], None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, ids=torch.from_numpy(from_runs(state["ids"])))
+        for name in ("_positions", "_features_at"):
+            setattr(self, name, None if state[name] is None else from_runs(state[name]))
+        if self._features_file is not None:
+            self.features = self._features_file.open()
+        self._find = Finder(self.ids)
+
+    def _with_features_of(self, other: Pool) -> Pool:
+        if other.features is not None:
+            self.features, self._features_file = other.features, other._features_file
+            self._features_at = other._featured(self.ids).numpy()
+        return self
+
+    def _featured(self, ids: Any) -> Tensor:
+        """Which of the features are of these ids."""
+        found = self._find(ids)
+        return torch.from_numpy(found if self._features_at is None else self._features_at[found])
 
     def _at(self, ids: Any) -> np.ndarray:
         """Positions in the source of these ids."""
@@ -235,48 +283,10 @@ def _pool(read: Read, features: Any) -> Pool:
         classes=read.classes,
         features=features,
         skipped=read.skipped,
+        files=read.files,
     )
-
-
-def _source_of(source: Any) -> Source:
-    """The source for a value that is not a Hugging Face dataset."""
-    if isinstance(source, Tensor):
-        return TensorSource(source)
-    if isinstance(source, np.ndarray):
-        return TextSource(source.tolist()) if source.dtype.kind in "UO" and source.ndim == 1 else ArraySource(source)
-    if isinstance(source, list | tuple):
-        return TextSource(source)
-    if isinstance(source, str | Path):
-        raise ArgumentError(
-            f"for files use Pool.images(folder) or Pool.table(path); {str(source)!r} is a path or text."
-        )
-    if type(source).__module__.startswith("scipy.sparse"):
-        raise ArgumentError(
-            f"a pool of numbers holds dense ones, not a sparse {type(source).__name__}. Make it dense with "
-            "Pool.of(matrix.toarray()), or give what it was computed from, such as the texts, and features=, an (N, D) "
-            "array of fewer columns (scikit-learn's TruncatedSVD)."
-        )
-    frame = isinstance(source, Mapping) or hasattr(source, "iloc")
-    if frame or not hasattr(source, "__getitem__"):
-        raise ArgumentError(
-            "a pool is made of a numpy array, a torch tensor, a list of texts, a map-style torch Dataset or a Hugging "
-            f"Face Dataset (one split), not of {type(source).__name__}. Numbers of a data frame: frame.to_numpy()."
-        )
-    return DatasetSource(source)
 
 
 def _spread(ids: Tensor) -> Tensor:
     """Evenly spread ones of sorted ids, the first and the last among them."""
     return ids[torch.linspace(0, len(ids) - 1, min(_SAMPLED, len(ids)), dtype=torch.float64).long()]
-
-
-def _features(features: Any, n: int) -> Tensor | None:
-    if features is None:
-        return None
-    with warnings.catch_warnings():
-        # A file mapped for reading gives a read-only array; torch warns of writing to it, which nobody here does.
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        tensor = torch.as_tensor(features).detach()
-    if tensor.ndim != 2 or len(tensor) != n:
-        raise RowError(f"features: an array of shape ({n}, D) was expected, {tuple(tensor.shape)} was found.")
-    return tensor

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError
+
+if TYPE_CHECKING:
+    from labelwise.pool.parquet_rows import TableFiles
 
 OnError = Literal["stop", "skip"]
 _log = logging.getLogger(__name__)
@@ -18,6 +21,8 @@ class Source(Protocol):
     """Rows by position 0..n-1; read only.
 
     A source whose rows are cheap to read may have `whole = True`: the fingerprint then takes all of them, else some.
+    One that can be cut has `part(positions)`: a source that is sent to another process with no more than these rows,
+    and their positions in it, None where it holds nothing else, in this order.
     """
 
     @property
@@ -50,6 +55,7 @@ class Read:
     labels: Any = None
     classes: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
+    files: TableFiles | None = None  # where another process can read them again
 
 
 class Faults:

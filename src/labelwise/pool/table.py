@@ -48,6 +48,7 @@ class Part:
     labels: list[Any] | None  # numbers or strings as they stand in the file
     classes: tuple[str, ...] | None  # the names the file itself gives its class numbers
     ids: list[int] | None
+    wanted: Wanted | None = None  # with the columns found, where another process can read the rows again
 
 
 def read_table(
@@ -63,6 +64,8 @@ def read_table(
         raise ArgumentError(f'label_type is "auto", "class" or "number", not {label_type!r}')
     if sum(way is not None for way in (wanted.text, wanted.image, wanted.columns)) > 1:
         raise ArgumentError("a row of the pool is a text, an image or numbers: give one of text, image and columns.")
+    from labelwise.pool.parquet_rows import table_files  # it reads by what is here
+
     faults = Faults(on_error)
     parts = [_read_file(path, wanted, faults) for path in paths]
     where = ", ".join(str(path) for path in paths)
@@ -70,7 +73,7 @@ def read_table(
     numbers = np.concatenate([part.numbers + start for part, start in zip(parts, starts)])
     places = [place for part in parts for place in part.where]
     labels = None if wanted.label is None else [value for part in parts for value in part.labels or ()]
-    source = _source(parts, size, dtype, places)
+    source = joined(parts, size, dtype, places)
     keep = usable(source, faults) if isinstance(source, ImageSource) else np.arange(len(places))
     classes = next((part.classes for part in parts if part.classes), None)
     if labels is not None:
@@ -83,7 +86,7 @@ def read_table(
     if not len(keep):
         raise SourceError(f"{where}: no rows; a pool needs at least one.")
     ids = numbers if wanted.id is None else np.array([i for part in parts for i in part.ids or ()], np.int64)
-    return Read(source, keep, ids[keep], labels, classes, skipped)
+    return Read(source, keep, ids[keep], labels, classes, skipped, table_files(paths, parts, numbers, size, dtype))
 
 
 def number(value: str) -> float | None:
@@ -111,7 +114,7 @@ def _read_file(path: Path, wanted: Wanted, faults: Faults) -> Part:
     raise SourceError(f"{path}: a table ends in .csv, .csv.gz or .parquet; this name ends in {path.suffix!r}.")
 
 
-def _source(parts: list[Part], size: Size, dtype: torch.dtype, places: list[str]) -> Source:
+def joined(parts: list[Part], size: Size, dtype: torch.dtype, places: list[str] | None = None) -> Source:
     """The rows of all parts as one source."""
     if len({(type(part.values), _width(part.values)) for part in parts}) > 1:
         raise SourceError("the files do not have the same columns: " + ", ".join(p.where[0] for p in parts if p.where))

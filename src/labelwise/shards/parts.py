@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-import mmap
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,67 +18,42 @@ from torch import Tensor
 
 from labelwise.errors import ModelError
 from labelwise.pool import Pool
-from labelwise.shards.devices import from_raw, raw
-from labelwise.shards.place import Home, column_file, place_by
+from labelwise.pool.mapped import Mapped
+from labelwise.shards.devices import CPU, from_raw, raw
+from labelwise.shards.place import Home, column_file, place_by, settle
+from labelwise.shards.set_aside import own_folder
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Signal, stored
+from labelwise.signals.spec import Features, LossJvp, Signal, stored
 
 MADE = "made"  # the file that says that a part is whole
 
 
-@dataclass(frozen=True)
-class Mapped:
-    """An array in a file, from byte `offset` on: what travels is its name, not its numbers."""
+def edges(rows: int, parts: int, batch: int = 1) -> list[slice]:
+    """So many rows in parts of about equal size, in order; cut only between batches, so there may be fewer parts.
 
-    path: str
-    dtype: str
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def rows(self, where: slice) -> Mapped:
-        """Rows start..stop of it."""
-        offset, shape = self.offset + where.start * self.strides[0], (where.stop - where.start, *self.shape[1:])
-        return replace(self, offset=offset, shape=shape)
-
-    def open(self) -> Tensor:
-        """The array, mapped."""
-        span = np.dtype(self.dtype).itemsize + sum((n - 1) * step for n, step in zip(self.shape, self.strides))
-        data = np.memmap(self.path, np.uint8, "c", self.offset, (span,))  # "c": torch wants writable memory
-        return torch.from_numpy(np.ndarray(self.shape, self.dtype, data, 0, self.strides))
-
-
-def mapped_file(array: Any, column: Tensor) -> Mapped | None:
-    """Where in a file, that another process can open by name, the column lies that was made of an array."""
-    whole = array
-    while isinstance(whole, np.ndarray) and not isinstance(whole.base, mmap.mmap):
-        whole = whole.base
-    if not isinstance(whole, np.memmap) or whole.filename is None or not Path(str(whole.filename)).is_file():
-        return None
-    # A copy of it, in another form, is not in the file; nor is what was written to one that is copied on writing.
-    if whole.mode == "c" or column.device.type != "cpu" or column.data_ptr() != array.ctypes.data:
-        return None
-    offset = int(whole.offset) + array.ctypes.data - whole.ctypes.data
-    path = str(Path(str(whole.filename)).resolve())
-    return Mapped(path, array.dtype.str, offset, tuple(array.shape), tuple(array.strides))
-
-
-def edges(rows: int, parts: int) -> list[slice]:
-    """So many rows in parts of about equal size, in order."""
-    cuts = [rows * i // parts for i in range(parts + 1)]
+    >>> [(cut.start, cut.stop) for cut in edges(10, 2, batch=4)]
+    [(0, 4), (4, 10)]
+    """
+    batches = -(-rows // batch)
+    parts = max(1, min(parts, batches))
+    cuts = [min(rows, batches * i // parts * batch) for i in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """Makes a shard of some rows of arrays, which are views until it travels."""
+    """Makes a shard of some rows of arrays, which are views until it travels.
+
+    It goes to an accelerator, `device`, if `rule`, asked there, finds room for it.
+    """
 
     ids: Tensor
     columns: tuple[tuple[Signal, Tensor | Mapped], ...]
     dtype: torch.dtype
-    device: str
+    device: str = "cpu"
+    rule: Callable[[Rows], Home] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # By its bytes: torch would send all of the storage behind a view, and keep Ray from sharing them.
@@ -91,10 +66,22 @@ class ArrayPart:
 
     def __call__(self) -> Shard:
         opened = {signal: one.open() if isinstance(one, Mapped) else one for signal, one in self.columns}
-        where = torch.device(self.device)
-        if where.type == "cpu":
+        if self.rule is None or self.device == "cpu":
             return Shard(self.ids, opened, self.dtype)
-        return Shard(self.ids.to(where), {signal: one.to(where) for signal, one in opened.items()}, self.dtype)
+        first = Rows(self.ids[:1], {signal: one[:1].to(self.device) for signal, one in opened.items()})
+        home = self.rule(first)
+        try:
+            return self._placed(opened, home)
+        except torch.cuda.OutOfMemoryError:
+            said = f"selected on cpu: no room on {home.device}"
+        # Out of the `except`, which holds what was placed so far.
+        return self._placed(opened, replace(self.rule(first.to(CPU)), said=said))
+
+    def _placed(self, columns: Mapping[Signal, Tensor], home: Home) -> Shard:
+        moved = {signal: one.to(home.device) for signal, one in columns.items()}  # nothing to the CPU: it is there
+        shard = Shard(self.ids.to(home.device), moved, self.dtype)
+        settle(shard, home)
+        return shard
 
 
 def _sent(values: Tensor) -> tuple[np.ndarray, torch.dtype, tuple[int, ...]]:
@@ -108,6 +95,7 @@ def array_parts(
     dtype: torch.dtype,
     parts: int,
     device: str = "cpu",
+    rule: Callable[[Rows], Home] | None = None,
 ) -> list[ArrayPart]:
     """Makers of so many parts; columns in `files` travel by name."""
     made = []
@@ -116,62 +104,49 @@ def array_parts(
             (signal, files[signal].rows(where) if signal in files else column[where])
             for signal, column in columns.items()
         )
-        made.append(ArrayPart(ids[where], part, dtype, device))
+        made.append(ArrayPart(ids[where], part, dtype, device, rule))
     return made
 
 
-@dataclass(frozen=True)
-class ReadPart:
-    """Makes a shard by reading some rows of a pool with a copy of the model.
+class Packed:
+    """A model as bytes that a process without its device can read, here or in Ray's store."""
 
-    Its columns go where `rule` says, asked in the process that makes it, files into `folder` if there is one. Made
-    again after a loss, it maps the files that it had finished; `token` tells them from those of another model.
+    def __init__(self, data: Any):
+        self.data = data
 
-    The model travels as one of the CPU: there may be no accelerator where it arrives, or another one. It stays there
-    unless the process was given a `gpu`: Ray lets a worker that was given none see them all.
-    """
+    def unpacked(self) -> Reader:
+        """The model, on the CPU."""
+        data = self.data
+        if not isinstance(data, bytes):
+            import ray
 
-    reader: Reader | None
-    pool: Pool
-    ids: Tensor
-    signals: tuple[Signal, ...]
-    batch: int
-    labelled: Labelled
-    folder: Path | None
-    rule: Callable[[Rows], Home] | None = None
-    token: str = ""
-    gpu: bool = True
-    half: bool = False
+            data = ray.get(data)
+        found: Reader = torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+        return found
+
+
+class Luggage:
+    """What all parts of one reading take with them: the model, packed once, and in Ray's store once."""
+
+    def __init__(self) -> None:
+        self._packed: Packed | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "reader": _packed(self.reader)}
+        return {"_packed": None}  # a part that has arrived has its own
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, reader=_unpacked(state["reader"]))
+    def packed(self, reader: Reader | Packed | None) -> Packed | None:
+        """The model as it travels."""
+        if reader is None or isinstance(reader, Packed):
+            return reader
+        if self._packed is None:
+            import ray
 
-    def __call__(self) -> Shard:
-        if self.folder is not None and self.token and _read(self.folder / MADE) == self.token:
-            files = {signal: column_file(self.folder, signal) for signal in stored(self.signals)}
-            return Shard(self.ids, {signal: _opened(file) for signal, file in files.items()})
-        for model in _models(self.reader) if self.gpu else ():
-            _to_device(model)
-        asked = (self.reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
-        stream = functools.partial(read, *asked, device=None, half=self.half)
-        placed, _ = place_by(self.rule or _in_memory, stream, len(self.ids), self.folder)
-        if self.folder is not None and self.token:
-            _finish(self.folder, self.token)
-        (shard,) = placed.map(lambda one: one)
-        return shard
+            data = _bytes(reader)
+            self._packed = Packed(ray.put(data) if ray.is_initialized() else data)
+        return self._packed
 
 
-def _in_memory(first: Rows) -> Home:
-    return Home()
-
-
-def _packed(reader: Reader | None) -> bytes | None:
-    """A model as bytes that a process without its device can read."""
-    if reader is None:
-        return None
+def _bytes(reader: Reader) -> bytes:
     from ray import cloudpickle  # a network may be of a class that no module holds
 
     stream = io.BytesIO()
@@ -185,29 +160,87 @@ def _packed(reader: Reader | None) -> bytes | None:
     return stream.getvalue()
 
 
-def _unpacked(packed: bytes | None) -> Reader | None:
-    if packed is None:
-        return None
-    found: Reader = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=False)
-    return found
+@dataclass(frozen=True)
+class ReadPart:
+    """Makes a shard by reading some rows of a pool with a copy of the model.
+
+    Its columns go where `rule` says, asked in the process that makes it. Those of the CPU are in files: in `folder` if
+    there is one, else where temporary files go (`set_aside.py`) if there is a `token`, which tells its files from those
+    of another reading. Made again after a loss, on the same machine, it maps the files that it had finished.
+
+    Sent elsewhere, it takes with it what its own rows need of the pool, see `Pool.to_read`. The model travels as one of
+    the CPU: there may be no accelerator where it arrives, or another one. It stays there unless the process was given a
+    `gpu`: Ray lets a worker that was given none see them all.
+    """
+
+    reader: Reader | Packed | None
+    pool: Pool
+    ids: Tensor
+    signals: tuple[Signal, ...]
+    batch: int
+    labelled: Labelled
+    folder: Path | None
+    rule: Callable[[Rows], Home] | None = None
+    token: str = ""
+    gpu: bool = True
+    half: bool = False
+    luggage: Luggage = field(default_factory=Luggage)
+
+    def __getstate__(self) -> dict[str, Any]:
+        wanted = stored(self.signals)
+        looked_back = self.labelled.ids if any(isinstance(one, LossJvp) for one in wanted) else self.ids[:0]
+        features = any(isinstance(one, Features) for one in wanted)
+        pool = self.pool.to_read(torch.cat([self.ids, looked_back]), features)
+        return {**self.__dict__, "reader": self.luggage.packed(self.reader), "pool": pool, "ids": len(self.ids)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, ids=state["pool"].ids[: state["ids"]])
+
+    def __call__(self) -> Shard:
+        wanted = stored(self.signals)
+        folder = own_folder(self.token, MADE) if self.folder is None and self.token and wanted else self.folder
+        home = _made(folder, self.token)
+        if folder is not None and home is not None:
+            shard = Shard(self.ids, {signal: _opened(column_file(folder, signal)) for signal in wanted})
+            settle(shard, home)
+            return shard
+        placed, home = place_by(self.rule or _in_memory, self._stream(), len(self.ids), folder)
+        if folder is not None and self.token and folder.exists():
+            _finish(folder, self.token, home)
+        (shard,) = placed.map(lambda one: one)
+        return shard
+
+    def _stream(self) -> Callable[[], Iterator[Rows]]:
+        reader = self.reader.unpacked() if isinstance(self.reader, Packed) else self.reader
+        for model in _models(reader) if self.gpu else ():
+            _to_device(model)
+        asked = (reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
+        return functools.partial(read, *asked, device=None, half=self.half)
+
+
+def _in_memory(first: Rows) -> Home:
+    return Home()
 
 
 def _opened(file: Path) -> Tensor:
     return torch.from_numpy(np.lib.format.open_memmap(file, mode="r+"))
 
 
-def _read(file: Path) -> str | None:
-    return file.read_text() if file.exists() else None
+def _made(folder: Path | None, token: str) -> Home | None:
+    """How the part in a folder was placed, if all of it is there; one that a worker was lost with does not count."""
+    if folder is None or not token or not (folder / MADE).exists():
+        return None
+    said = json.loads((folder / MADE).read_text())
+    return Home(files=True, block=said["block"], said=said["said"]) if said["token"] == token else None
 
 
-def _finish(folder: Path, token: str) -> None:
+def _finish(folder: Path, token: str, home: Home) -> None:
     """Note, once every column is on the disk, that the part is made."""
     for file in folder.glob("*.npy"):
         with open(file, "rb") as column:
             os.fsync(column.fileno())
-    folder.mkdir(parents=True, exist_ok=True)  # there is none yet where no column was asked for
     fresh = folder / f"{MADE}.new"
-    fresh.write_text(token)
+    fresh.write_text(json.dumps({"token": token, "block": home.block, "said": home.said}))
     os.replace(fresh, folder / MADE)
 
 

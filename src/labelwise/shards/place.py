@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from labelwise.shards.devices import CPU
 from labelwise.shards.shards import Shard, Shards, computed_in
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
+
+KEPT_FREE = 4  # one in so many bytes that are free is left to whatever else needs room there
 
 
 def shards_of(
@@ -51,31 +54,43 @@ def place_by(
 ) -> tuple[Shards, Home]:
     """Shards from a stream of `n` rows, where `rule` says when it has seen the first of them, and what it said.
 
-    Files are in `folder`, or without a name where there is none. Where an accelerator turns out to have no room after
-    all (others use it too), the rows are read again, and placed as those of the CPU are.
+    Files are in `folder`, or without a name where there is none. Rows of the CPU's memory go to a folder too if its
+    disk has room: another process can map them. Where an accelerator turns out to have no room after all (others use
+    it too), the rows are read again, and placed as those of the CPU are.
     """
     coming = iter(stream())
     first = list(itertools.islice(coming, 1))
     home = rule(first[0]) if first else Home()
     try:
-        return _placed(itertools.chain(first, coming), n, folder, home), home
+        return _placed(itertools.chain(first, coming), n, _files_of(home, folder, first, n), home), home
     except torch.cuda.OutOfMemoryError:
         if home.device == CPU:
             raise
     # Out of the `except`, which holds what was placed so far.
     del coming
     home = replace(rule(first[0].to(CPU)), said=f"selected on cpu: no room on {home.device}")
-    return _placed(stream(), n, folder, home), home
+    return _placed(stream(), n, _files_of(home, folder, first, n), home), home
+
+
+def _files_of(home: Home, folder: Path | None, first: list[Rows], n: int) -> Path | None:
+    """The folder that rows are put into, None for memory."""
+    if folder is None or home.files or not first:
+        return folder
+    disk = next(one for one in (folder, *folder.parents) if one.exists())
+    free, row = shutil.disk_usage(disk).free, sum(one[:1].nbytes for one in first[0].columns.values())
+    # A file that is mapped and finds its disk full ends the process, so some of it is left to others.
+    return folder if home.device == CPU and n * row <= free - free // KEPT_FREE else None
 
 
 def _placed(stream: Iterable[Rows], n: int, folder: Path | None, home: Home) -> Shards:
     aside = home.files and folder is None
     shards = place_aside(stream, n) if aside else place(stream, n, folder, home.device)
-    shards.map(lambda shard: _settle(shard, home))
+    shards.map(lambda shard: settle(shard, home))
     return shards
 
 
-def _settle(shard: Shard, home: Home) -> None:
+def settle(shard: Shard, home: Home) -> None:
+    """Note on a shard how it is read and where it is."""
     shard.block_bytes, shard.said = home.block, home.said
 
 

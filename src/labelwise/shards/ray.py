@@ -1,6 +1,6 @@
 """Shards on Ray: each actor makes its own part of the pool and holds it; functions go out, small answers come back.
 
-An actor that is lost, with its machine or alone, is made anew: it reads its part again, is given the last state that
+An actor that is lost, with its machine or alone, is made anew: it makes its part again, is given the last state that
 was kept of it, and the functions it had run since are run again. Picks are those of one process, since the functions
 are the same and the answers are put together in the same order.
 """
