@@ -53,6 +53,26 @@ def test_help_and_version() -> None:
     assert run("--version").stdout.strip() == lw.__version__
 
 
+def test_a_warning_of_ours_is_one_line(tmp_path: Path) -> None:
+    """Of a long selection, say; those of others come as they are."""
+    script = tmp_path / "warned.py"
+    script.write_text(
+        "import sys, warnings\n"
+        "from labelwise import cli\n"
+        "from labelwise.choose.work import LongSelection\n"
+        "def warned():\n"
+        "    warnings.warn('this takes hours', LongSelection)\n"
+        "    warnings.warn('of others', DeprecationWarning)\n"
+        "cli.app.command('warned')(warned)\n"
+        "sys.argv = ['labelwise', 'warned']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == "warning: this takes hours"
+    assert "warned.py:6: DeprecationWarning: of others" in done.stderr
+
+
 def test_strategies_lists_every_one() -> None:
     out = run("strategies").stdout
     for name in lw.strategies.names():

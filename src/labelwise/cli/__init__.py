@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -58,10 +62,20 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+def _show_warning(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """A warning of ours is one line, without the place in the code that it came from."""
+    if category.__module__.startswith("labelwise."):
+        typer.secho("warning: ", fg="yellow", bold=True, err=True, nl=False)
+        typer.echo(str(message), err=True)
+    else:
+        others(message, category, *where)
+
+
 def main() -> None:
     """Run the command line; an error of ours is one message, not a traceback."""
     from labelwise.errors import LabelwiseError
 
+    warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
     try:
         app()
     except LabelwiseError as error:
