@@ -83,9 +83,8 @@ class TypiClust(Strategy):
     def _visit(self, pool: Shards, labelled: Shards, count: int, k: int, key: Key) -> list[tuple[float, int]]:
         """(typicality, id) of k rows: one from each visit to a cluster."""
         k = int(k)  # minus a NumPy integer without a sign is a large number
-        ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
-        sizes = torch.bincount(cluster_N, minlength=count).tolist()
-        members = ids_N[cluster_N.argsort()].split(sizes)
+        members = _members(pool, count)
+        sizes = [len(ids) for ids in members]
         labels = [0] * count
         for shard_clusters in labelled.map(lambda shard: shard.state["cluster"].tolist()):
             for number in shard_clusters:
@@ -109,14 +108,16 @@ class TypiClust(Strategy):
         drawn = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
         witnesses = pool.take(drawn)
         near = min(self.neighbours, len(drawn) - 1)
-        parts = []
-        table = TABLE if witnesses.ids.device.type == "cpu" else DEVICE_TABLE
-        for part in members.split(max(1, table // len(drawn))):
-            rows = pool.take(part)
+        # Laid out at first: small pieces kept between large ones that are let go would break the memory up.
+        mean_N = torch.empty(len(members), dtype=torch.float64, device=witnesses.ids.device)
+        step = max(1, (TABLE if mean_N.device.type == "cpu" else DEVICE_TABLE) // len(drawn))
+        for start in range(0, len(members), step):
+            rows = pool.take(members[start : start + step])
             dist_NW = sq_dist(rows.tensor(FEATURES), witnesses.tensor(FEATURES))
             dist_NW.masked_fill_(rows.ids[:, None] == witnesses.ids[None, :], torch.inf)  # not its own neighbour
-            parts.append(dist_NW.topk(near, dim=1, largest=False).values.double().sqrt().mean(1))
-        return torch.cat(parts)
+            nearest_NK = dist_NW.topk(near, dim=1, largest=False).values
+            mean_N[start : start + step] = nearest_NK.double().sqrt().mean(1)
+        return mean_N
 
 
 def _visits(sizes: list[int], labels: list[int], k: int) -> list[int]:
@@ -144,6 +145,12 @@ def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list
         order = typical_N.flip(0).argsort(stable=True)  # ids fall from the start, so the smallest of ties is last
         queues[number] = list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
     return queues
+
+
+def _members(pool: Shards, count: int) -> tuple[Tensor, ...]:
+    """The ids of the rows of each cluster."""
+    ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
+    return ids_N[cluster_N.argsort()].split(torch.bincount(cluster_N, minlength=count).tolist())
 
 
 def _ids_and_clusters(shard: Shard) -> tuple[Tensor, Tensor]:
