@@ -138,7 +138,7 @@ def room(ray: Any, worker: dict[str, float], workers: int, wait: float) -> Itera
     group = placement_group([worker] * workers, strategy="SPREAD")
     try:
         found = Room(ray, group, worker, workers, wait)
-        if not group.wait(math.ceil(wait)):
+        if not group.wait(max(1, math.ceil(wait))):  # whole seconds; 0 is always too short, even where all is free
             raise found.refusal()
         yield found
     finally:
