@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 import threading
 import warnings
 
@@ -15,6 +16,7 @@ from labelwise.shards import Shard, journal, room
 from labelwise.shards import ray as module
 from labelwise.shards.packed import Raised, packed, unpacked
 from labelwise.shards.ray import Outbox, Ray, RemoteShard
+from labelwise.shards.shards import Once
 from labelwise.shards.state_file import restore, save
 from labelwise.signals.spec import Embedding
 from test_every_strategy import _inputs, _same
@@ -212,6 +214,36 @@ def test_a_part_that_is_lost_too_often_is_said_at_once_whoever_asks_again(cluste
                 shards.map(len)
 
 
+def _noted(file, shard):
+    with open(file, "a") as lines:
+        lines.write("run\n")
+
+
+def test_what_is_to_run_once_is_not_run_again_after_a_loss(cluster, tmp_path):
+    file = tmp_path / "runs"
+    with Ray(workers=1).shards([_sent_along(_shard)], [4]) as shards:
+        shards.map(Once(functools.partial(_noted, file)))
+        ray.kill(shards._shards[0]._actor)
+        assert shards.map(len) == [4]
+    assert file.read_text().count("run") == 1
+
+
+def _needs(file, shard):
+    shard.state["far"] += float(file.read_text())
+
+
+def test_a_part_that_cannot_be_brought_back_answers_nothing_more(cluster, tmp_path):
+    file = tmp_path / "number"
+    file.write_text("3")
+    with Ray(workers=1).shards([_sent_along(_shard)], [4]) as shards:
+        shards.map(functools.partial(_needs, file))
+        file.unlink()
+        ray.kill(shards._shards[0]._actor)
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError, match="number"):
+                shards.map(len)
+
+
 class TwoArguments(Exception):
     def __init__(self, a, b):
         Exception.__init__(self, f"{a} and {b}")
@@ -227,36 +259,27 @@ def _fails(error, shard):
     raise error()
 
 
-def _with(text, kind):
-    """A function that raises in a worker; classes of a test are sent along, since workers do not find its module."""
-    from ray import cloudpickle
-
-    cloudpickle.register_pickle_by_value(__import__(__name__))
-    return functools.partial(_fails, functools.partial(kind, *text))
-
-
-@pytest.mark.parametrize(
-    ("fn", "error", "text"),
-    [
-        (lambda: _with(["plain"], ValueError), ValueError, "^plain$"),
-        (lambda: _with(["one", "two"], TwoArguments), WorkerError, "TwoArguments: one and two"),
-        (lambda: _with(["holding"], Locked), WorkerError, "Locked: holding"),
-        (lambda: _with(["short", 7], lw.errors.MemoryLimitError), lw.errors.MemoryLimitError, "^short$"),
-    ],
-)
-def test_errors_of_a_worker_come_with_where_they_were_raised(fn, error, text, cluster):
-    with Ray(workers=1).shards([_sent_along(_shard)], [4]) as shards:
-        with pytest.raises(error, match=text) as caught:
-            shards.map(fn())
-        assert "in _fails" in str(caught.value.__cause__)
-        assert shards.map(len) == [4]  # the worker is as it was
-
-
 def _sent_along(maker):
+    """A maker whose module travels with it, since workers do not find that of a test."""
     from ray import cloudpickle
 
-    cloudpickle.register_pickle_by_value(__import__(__name__))
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     return functools.partial(maker, 1)
+
+
+def test_errors_of_a_worker_come_with_where_they_were_raised(cluster):
+    limit = lw.errors.MemoryLimitError
+    with Ray(workers=1).shards([_sent_along(_shard)], [4]) as shards:
+        for kind, values, error, text in (
+            (ValueError, ["plain"], ValueError, "^plain$"),
+            (limit, ["short", 7], limit, "^short$"),
+            (TwoArguments, ["one", "two"], WorkerError, "TwoArguments: one and two"),
+            (Locked, ["holding"], WorkerError, "Locked: holding"),
+        ):
+            with pytest.raises(error, match=text) as caught:
+                shards.map(functools.partial(_fails, functools.partial(kind, *values)))
+            assert "in _fails" in str(caught.value.__cause__)
+        assert shards.map(len) == [4]  # the worker is as it was
 
 
 def _only_at(home):

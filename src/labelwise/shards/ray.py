@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from labelwise.errors import ArgumentError, ClusterError, StoreError
+from labelwise.errors import ArgumentError, StoreError
 from labelwise.shards.holder import Holder
 from labelwise.shards.packed import Raised, packed, unpacked
 from labelwise.shards.room import Room, places, room, started
@@ -139,7 +139,7 @@ class RemoteShard:
         self._kept = 0  # how many of the functions it has behind it
         self._losses = 0
         self._lost: Exception | None = None  # what Ray said, the last time
-        self._over: Exception | None = None  # why there is no part any more
+        self._over: BaseException | None = None  # why there is no part any more, or not the one there was
         self._actor, self._here, self._making = self._begun()
 
     def __len__(self) -> int:
@@ -160,7 +160,7 @@ class RemoteShard:
         self._ray.kill(self._actor)
 
     def _answer(self, sent: Any, once: bool, waiting: Any) -> Any:
-        if self._over is not None:  # a strategy that was stopped puts its rows in order, and would wait for ever
+        if self._over is not None:  # a strategy that was stopped puts its rows in order; it might wait for ever
             raise self._over
         answer = self._got(waiting)
         while answer is None:
@@ -195,27 +195,26 @@ class RemoteShard:
         """Begin to make the lost part anew."""
         self._losses += 1
         if self._losses > self._engine.losses:
-            self._over = StoreError(
+            raise StoreError(
                 f"a part of {self._size} rows was lost {self._losses} times (often memory: take more workers, or fewer "
                 f"on one machine). Ray said, the last time: {self._lost}"
             )
-            raise self._over
         self.stop()  # one that only could not be reached would keep its place from the next
         self._actor, self._here, self._making = self._begun()
 
     def _again(self, sent: Any) -> tuple[Any] | None:
         """Make the lost part anew, bring it to where it was, and run the function there; None when it is lost again."""
-        self._anew()
-        if self._is_made() and self._is_where_it_was():
-            return self._got(self._actor.run.remote(sent))
-        return None
-
-    def _is_made(self) -> bool:
         try:
-            self._room.wait_for(self._here)
-        except ClusterError as error:
+            self._anew()
+            if not (self._is_made() and self._is_where_it_was()):
+                return None
+        except BaseException as error:  # the part is not where it was: what it would answer now is wrong
             self._over = error
             raise
+        return self._got(self._actor.run.remote(sent))
+
+    def _is_made(self) -> bool:
+        self._room.wait_for(self._here)
         return self._got(self._here) is not None and self._got(self._making) is not None
 
     def _is_where_it_was(self) -> bool:
