@@ -56,6 +56,10 @@ class ClusterError(LabelwiseError, RuntimeError):
     """A cluster has no room for the workers that were asked for."""
 
 
+class WorkerError(LabelwiseError, RuntimeError):
+    """A worker raised an error that cannot be brought to the process that asked; the text is what it said."""
+
+
 class ExtraError(LabelwiseError, ImportError):
     """An optional dependency is not installed; the text holds the pip line that installs it."""
 

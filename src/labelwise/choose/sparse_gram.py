@@ -39,7 +39,11 @@ ROUNDING = 1e-7  # of a length that comes from squares
 
 
 def suits(problem: Problem) -> bool:
-    """Whether rows are on an accelerator, too wide for a product with R for each pick, and picks not too many."""
+    """Whether rows are on an accelerator, too wide for a product with R for each pick, and picks not too many.
+
+    It is for rows of this process. Those of a worker answer on the CPU, whatever they are held on, so that they are
+    never taken here: a list of factors would have to come from the workers for each few picks.
+    """
     return problem.v_AB.device.type == "cuda" and len(problem.v_AB) > WIDEST and problem.k <= MOST_PRODUCTS
 
 

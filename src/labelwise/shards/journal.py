@@ -34,7 +34,7 @@ from labelwise.errors import StoreError
 from labelwise.pool.disk import opened, sync_folder
 from labelwise.shards.answers import Answers
 from labelwise.shards.fingerprint import fingerprint
-from labelwise.shards.shards import Shards
+from labelwise.shards.shards import Once, Shards
 from labelwise.shards.state_file import restore, save
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ VERSION = 3
 EVERY = 20.0  # seconds between two kept states
 SHARE = 0.05  # of the time, at most, goes into keeping them
 LOCK, ABOUT, PROGRESS, ANSWERS = "lock", "about.json", "progress.json", "answers.bin"
-OURS = re.compile(r"about\.(json|tmp)|progress\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt")
+OURS = re.compile(r"about\.(json|tmp)|progress\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt(\.[0-9a-f]+)?")
 NOTED, STATES = ("answers", "bytes", "checksum", "generation"), "states"
 MARK, MADE = b"labelwise journal", b", folder made"  # in the lock; a folder that the journal made it removes as well
 
@@ -67,7 +67,7 @@ class FolderJournal:
         """Begin or go on in `folder`; where it is the caller's `own`, the journal of another selection is removed."""
         self._folder, self._every, self._own = folder, EVERY if every is None else every, own
         self._all = pool.join(labelled)
-        self._asked = self._generation = 0
+        self._asked = self._generation = self._from = 0  # _from: the state that this start goes on from
         self.found = 0  # answers that need not be computed again
         self._wanted, self._stopped = True, False
         self._sums: dict[str, int] = {}
@@ -125,7 +125,7 @@ class FolderJournal:
         began, generation = time.monotonic(), self._generation + 1
         if not (self._folder / ABOUT).exists():
             _write_json(self._folder / ABOUT, self._about)
-        sums = dict(self._all.map(functools.partial(save, self._folder, generation)))
+        sums = dict(self._all.map(Once(functools.partial(save, self._folder, generation))))
         size, checksum = self._answers.sync()
         noted = dict(zip(NOTED, (self._asked, size, checksum, generation)))
         _write_json(self._folder / PROGRESS, {**noted, STATES: sums})
@@ -174,6 +174,7 @@ class FolderJournal:
             expected = ", ".join((*NOTED, STATES))
             raise StoreError(f"{path}: {expected} were expected, found {noted}; {_anew(self._folder)}")
         self.found, size, checksum, self._generation = (noted[name] for name in NOTED)
+        self._from = self._generation
         self._sums = noted[STATES]
         self._forget_others()
         return Answers(self._folder / ANSWERS, size, checksum)
@@ -183,9 +184,10 @@ class FolderJournal:
             path.unlink(missing_ok=True)
 
     def _forget_others(self) -> None:
-        """Remove the states that are not the last one."""
+        """Remove the states but the last one, and the one gone on from: a part that is lost may be made from it."""
+        wanted = (f"state-{self._generation}-", f"state-{self._from}-")
         for path in _ours(self._folder):
-            if path.name.startswith("state-") and not path.name.startswith(f"state-{self._generation}-"):
+            if path.name.startswith("state-") and not path.name.startswith(wanted):
                 path.unlink(missing_ok=True)
 
 

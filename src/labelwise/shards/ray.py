@@ -3,11 +3,19 @@
 An actor that is lost, with its machine or alone, is made anew: it makes its part again, is given the last state that
 was kept of it, and the functions it had run since are run again. Picks are those of one process, since the functions
 are the same and the answers are put together in the same order.
+
+A state is kept every `KEEP` functions. One of at most `HELD` bytes is brought to this machine, and is lost only with
+the selection itself; what came before it is forgotten. A larger one stays beside its actor: to bring all of them here
+would bring here a share of every row. It outlives the actor but not the machine, so all functions since the last state
+that is held here, or since the beginning, are kept too, and after the loss of a machine they are run again. They are
+in Ray's store on this machine, once for all parts, and on its disk when the store is full: a function carries the rows
+that were picked, or sums over rows, and never the rows. Losing a machine then costs the time since the beginning,
+for the parts that it had; no second copy of the states has to be kept and moved for it while nothing is lost.
 """
 
 from __future__ import annotations
 
-import logging
+import functools
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +23,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from labelwise.errors import ArgumentError, ClusterError, StoreError, extra
-from labelwise.shards.devices import CPU, carried, in_full
-from labelwise.shards.heap import TIGHT, keep_pieces_up_to
-from labelwise.shards.shards import Shard, Shards
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.shards.holder import Holder
+from labelwise.shards.packed import Raised, packed, unpacked
+from labelwise.shards.room import Room, places, room, started
+from labelwise.shards.shards import Once, Shard, Shards
 
 T = TypeVar("T")
 Maker = Callable[[], Shard]
 
 KEEP = 64  # functions an actor runs between two kept states
+HELD = 16 << 20  # bytes of a state that is held on this machine
+LOST = (  # Ray's names for a process, a machine or a value that is no longer there
+    *("RayActorError", "WorkerCrashedError", "OutOfMemoryError"),
+    *("NodeDiedError", "LocalRayletDiedError", "ObjectLostError"),
+)
 
 
 @dataclass(frozen=True)
@@ -34,9 +48,12 @@ class Ray:
         workers: actors, each with a part of the rows; as many as the cluster has room for if None.
         cpus: CPUs of an actor, which are also its threads.
         gpus: GPUs of an actor; above 0 its rows are held on the GPU.
-        address: of a running cluster; None starts one on this machine, or uses the one the process is connected to.
+        address: of a running cluster, "auto" for the one that runs on this machine. None is the cluster that this
+            process is connected to; where it is connected to none, that of the environment's RAY_ADDRESS, which is set
+            in a Ray job; else one is started on this machine, for this process alone.
         losses: how often one part may be made anew before the selection gives up.
-        wait: seconds to wait for others to make room, for all workers at once.
+        wait: seconds to wait for room for all workers at once, while others use the cluster or machines still join it;
+            and for another place when a machine is lost. A cluster that this process started is not waited for.
     """
 
     workers: int | None = None
@@ -63,10 +80,7 @@ class Ray:
 
     def parts(self, rows: int) -> int:
         """How many parts to make of so many rows."""
-        workers = self.workers
-        if workers is None:
-            has = started(self.address).cluster_resources()
-            workers = int(min(has.get(kind, 0) / number for kind, number in self.worker.items()))
+        workers = places(started(self.address), self.worker) if self.workers is None else self.workers
         return max(1, min(workers, rows))
 
     @contextmanager
@@ -78,47 +92,14 @@ class Ray:
         ray = started(self.address)
         parts = [(maker, size) for maker, size in zip(makers, sizes) if size]
         with ExitStack() as held:
-            places = held.enter_context(_room(ray, self, len(parts)))
-            remote = []
-            for place, (maker, size) in zip(places, parts):
-                remote.append(RemoteShard(ray, self, maker, size, place))
+            found = held.enter_context(room(ray, self.worker, len(parts), self.wait))
+            outbox, remote = Outbox(ray), []
+            for number, (maker, size) in enumerate(parts):
+                remote.append(RemoteShard(ray, self, maker, size, found, number, outbox))
                 held.callback(remote[-1].stop)
             for one in remote:
                 one.wait()
             yield Shards(remote)
-
-
-@contextmanager
-def _room(ray: Any, engine: Ray, workers: int) -> Iterator[list[Any]]:
-    """A place for each worker: all of them or, in time, a ClusterError. Ray itself would wait for ever."""
-    from ray.util import placement_group, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    asked = {kind: workers * number for kind, number in engine.worker.items()}
-    has = ray.cluster_resources()
-    if any(number > has.get(kind, 0) + 1e-9 for kind, number in asked.items()):
-        raise ClusterError(
-            f"{_words(asked)} were asked for ({workers} workers of {_words(engine.worker)}), and the cluster has "
-            f"{_words({kind: has.get(kind, 0) for kind in asked})} in all; ask for fewer workers= or less of each, or "
-            "add machines"
-        )
-    group = placement_group([engine.worker] * workers, strategy="SPREAD")
-    try:
-        if not group.wait(engine.wait):
-            free = ray.available_resources()
-            raise ClusterError(
-                f"{workers} workers of {_words(engine.worker)} found no place within {engine.wait:g} seconds: "
-                f"{_words({kind: free.get(kind, 0) for kind in asked})} are free of "
-                f"{_words({kind: has.get(kind, 0) for kind in asked})}, and one worker has to fit on one machine; ask "
-                "for fewer workers= or less of each, wait for what else runs there, or wait longer: Ray(wait=...)"
-            )
-        yield [PlacementGroupSchedulingStrategy(group, number) for number in range(workers)]
-    finally:
-        remove_placement_group(group)
-
-
-def _words(resources: dict[str, float]) -> str:
-    return " and ".join(f"{number:g} {kind}s" for kind, number in resources.items())
 
 
 def engine_of(engine: Any) -> Ray | None:
@@ -130,64 +111,84 @@ def engine_of(engine: Any) -> Ray | None:
     raise ArgumentError(f'engine is None, "ray" or labelwise.shards.ray.Ray(...), found {engine!r}')
 
 
-def started(address: str | None) -> Any:
-    """Ray, connected."""
-    try:
-        import ray
-    except ImportError as error:
-        raise extra("ray", "ray") from error
-    if not ray.is_initialized():
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-    return ray
+class Outbox:
+    """Puts each function into Ray's store once, though it goes to all parts."""
+
+    def __init__(self, ray: Any):
+        self._ray, self._fn, self._sent = ray, None, None
+        self._had: set[int] = set()  # parts that this function went to
+
+    def put(self, fn: Any, number: int) -> Any:
+        """Where the function lies, for the part of this number."""
+        if fn is not self._fn or number in self._had:  # asked again, what it holds may have changed
+            self._fn, self._sent, self._had = fn, self._ray.put(packed(fn)), set()
+        self._had.add(number)
+        return self._sent
 
 
 class RemoteShard:
     """A shard held by an actor, see `shards.Part`."""
 
-    def __init__(self, ray: Any, engine: Ray, maker: Maker, size: int, place: Any):
-        self._ray, self._engine, self._size, self._place = ray, engine, size, place
+    def __init__(self, ray: Any, engine: Ray, maker: Maker, size: int, found: Room, number: int, outbox: Outbox):
+        self._ray, self._engine, self._size = ray, engine, size
+        self._room, self._number, self._outbox = found, number, outbox
         self._maker = _put(ray, maker)
-        self._since: list[Any] = []  # functions run since the state was kept
-        self._state: Any = None  # where it is kept
-        self._losses, self._lost = 0, ""
-        self._actor, self._made = self._begun()
+        self._safe: Any = None  # a state that is lost only with this process; None is the part as it is made
+        self._ran: list[Any] = []  # functions run since
+        self._state: Any = None  # a later state, beside the actor
+        self._kept = 0  # how many of the functions it has behind it
+        self._losses = 0
+        self._lost: Exception | None = None  # what Ray said, the last time
+        self._over: BaseException | None = None  # why there is no part any more, or not the one there was
+        self._actor, self._here, self._making = self._begun()
 
     def __len__(self) -> int:
         return self._size
 
     def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
         """See `Part`."""
-        sent = self._ray.put(fn)
-        answer = self._actor.run.remote(sent)
-        return lambda: self._answer(sent, answer)
+        sent = self._outbox.put(fn, self._number)
+        return functools.partial(self._answer, sent, isinstance(fn, Once), self._actor.run.remote(sent))
 
     def wait(self) -> None:
         """Return when the part is made; what its maker raises is raised here."""
-        while self._got(self._made) is None:
+        while not self._is_made():
             self._anew()
 
     def stop(self) -> None:
         """Let the actor go."""
         self._ray.kill(self._actor)
 
-    def _answer(self, sent: Any, waiting: Any) -> Any:
+    def _answer(self, sent: Any, once: bool, waiting: Any) -> Any:
+        if self._over is not None:  # a strategy that was stopped puts its rows in order; it might wait for ever
+            raise self._over
         answer = self._got(waiting)
         while answer is None:
             answer = self._again(sent)
-        self._since.append(sent)
-        if len(self._since) >= KEEP:
+        if not once:
+            self._ran.append(sent)
+        if len(self._ran) - self._kept >= KEEP:
             self._keep()
         (value,) = answer
         return value
 
     def _got(self, waiting: Any) -> tuple[Any] | None:
         """The answer in a tuple, or None when the actor was lost; an error of the function is raised as it is."""
+        fetched = self._fetched(waiting)
+        if fetched is None:
+            return None
+        (value,) = fetched
+        if isinstance(value, Raised):
+            raise value.error()
+        return (unpacked(value),)
+
+    def _fetched(self, waiting: Any) -> tuple[Any] | None:
         try:
             return (self._ray.get(waiting),)
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
-            self._lost = str(error)
+        except self._ray.exceptions.RayError as error:
+            self._lost = _loss(self._ray, error)
+            if self._lost is None:
+                raise
             return None
 
     def _anew(self) -> None:
@@ -198,79 +199,73 @@ class RemoteShard:
                 f"a part of {self._size} rows was lost {self._losses} times (often memory: take more workers, or fewer "
                 f"on one machine). Ray said, the last time: {self._lost}"
             )
-        self._actor, self._made = self._begun()
+        self.stop()  # one that only could not be reached would keep its place from the next
+        self._actor, self._here, self._making = self._begun()
 
     def _again(self, sent: Any) -> tuple[Any] | None:
-        """Make the lost part anew, bring it to where it was, and run the function there."""
-        self._anew()
-        self.wait()
-        if self._state is not None and self._got(self._actor.restore.remote(self._state)) is None:
-            raise StoreError(
-                "the kept state of a lost part is lost too (its machine went); start the selection again, with "
-                "folder= so that it goes on from its journal"
-            )
-        for earlier in self._since:
-            self._actor.rerun.remote(earlier)
+        """Make the lost part anew, bring it to where it was, and run the function there; None when it is lost again."""
+        try:
+            self._anew()
+            if not (self._is_made() and self._is_where_it_was()):
+                return None
+        except BaseException as error:  # the part is not where it was: what it would answer now is wrong
+            self._over = error
+            raise
         return self._got(self._actor.run.remote(sent))
 
-    def _keep(self) -> None:
-        """Keep the state in Ray's store, beside the actor; it does not come here."""
-        state, done = self._actor.state.options(num_returns=2).remote()
-        if self._got(done) is not None:  # else the actor is lost, which the next function will find
-            self._state = state
-            self._since.clear()
+    def _is_made(self) -> bool:
+        self._room.wait_for(self._here)
+        return self._got(self._here) is not None and self._got(self._making) is not None
 
-    def _begun(self) -> tuple[Any, Any]:
-        """An actor, and what says that it has made its part."""
-        wanted = {"num_cpus": self._engine.cpus, "num_gpus": self._engine.gpus, "scheduling_strategy": self._place}
-        actor = self._ray.remote(_Holder).options(**wanted).remote(self._engine.cpus)
-        return actor, actor.make.remote(self._maker)
+    def _is_where_it_was(self) -> bool:
+        """Bring a part that was just made to where the lost one was; False when this one is lost too."""
+        if self._state is not None and not self._is_at(self._state):
+            if not isinstance(self._lost, self._ray.exceptions.ObjectLostError):
+                return False
+            self._state, self._kept = None, 0  # it went with its machine
+        if self._state is None and self._safe is not None and not self._is_at(self._safe):
+            return False
+        again = (self._actor.rerun.remote(sent) for sent in self._ran[self._kept :])
+        return all(self._got(waiting) is not None for waiting in again)
+
+    def _is_at(self, state: Any) -> bool:
+        return self._got(self._actor.restore.remote(state)) is not None
+
+    def _keep(self) -> None:
+        """Keep the state, see the top of this file. A loss is left to the next function, which will find it."""
+        state, told = self._actor.state.options(num_returns=2).remote()
+        size = self._got(told)
+        if size is None:
+            return
+        if size[0] > HELD:
+            self._state, self._kept = state, len(self._ran)
+            return
+        fetched = self._fetched(state)
+        if fetched is not None:
+            self._safe, self._state, self._kept = self._ray.put(fetched[0]), None, 0
+            self._ran.clear()
+
+    def _begun(self) -> tuple[Any, Any, Any]:
+        """An actor, what says that it has its place, and what says that it has made its part."""
+        wanted = {"num_cpus": self._engine.cpus, "num_gpus": self._engine.gpus}
+        place = {"scheduling_strategy": self._room.place(self._number)}
+        actor = self._ray.remote(Holder).options(**wanted, **place).remote(self._engine.cpus)
+        return actor, actor.here.remote(), actor.make.remote(self._maker)
+
+
+def _loss(ray: Any, error: Any) -> Any:
+    """What an error of Ray says was lost; None where it says something else."""
+    while isinstance(error, ray.exceptions.RayTaskError):  # a function was not run, for want of what it was sent
+        error = error.cause
+    return error if isinstance(error, tuple(getattr(ray.exceptions, name) for name in LOST)) else None
 
 
 def _put(ray: Any, maker: Maker) -> Any:
     """The maker in Ray's store, once, whoever asks for it."""
     try:
-        return ray.put(maker)
+        return ray.put(packed(maker))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise ArgumentError(
             f"what a worker needs to make its part of the rows cannot be pickled ({error}); take out of the pool what "
             "cannot travel (open files, locks), or select with engine=None"
         ) from error
-
-
-class _Holder:
-    """What runs in an actor."""
-
-    shard: Shard
-
-    def __init__(self, threads: int):
-        import torch
-
-        torch.set_num_threads(threads)
-        keep_pieces_up_to(TIGHT)  # the process holds rows and nothing else
-
-    def make(self, maker: Maker) -> None:
-        """Not when it is created: what is raised then is lost with the actor."""
-        self.shard = maker()
-
-    def run(self, fn: Callable[[Shard], Any]) -> Any:
-        answer = self._asked(fn)
-        return answer if self.shard.device == CPU else carried(answer, CPU)  # who asked may have no accelerator
-
-    def rerun(self, fn: Callable[[Shard], Any]) -> None:
-        """Run a function whose answer is known."""
-        self._asked(fn)
-
-    def _asked(self, fn: Callable[[Shard], Any]) -> Any:
-        with in_full():  # the model that made the part may have lowered the precision of this process
-            return self.shard.begin(fn)()
-
-    def state(self) -> tuple[dict[str, Any], bool]:
-        kept = {"kept": self.shard.kept(), "block": self.shard.block_bytes}
-        return (kept if self.shard.device == CPU else carried(kept, CPU)), True
-
-    def restore(self, kept: dict[str, Any]) -> None:
-        if self.shard.device != CPU:
-            kept = carried(kept, self.shard.device)
-        self.shard.put_back(kept["kept"])
-        self.shard.block_bytes = kept["block"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -43,6 +44,16 @@ class Part(Protocol):
 
     def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
         """Start fn of the shard where it lives; what comes back waits for the answer and gives it."""
+
+
+@dataclass(frozen=True)
+class Once:
+    """A function that leaves the shard as it is and does something elsewhere: after a loss it is not run again."""
+
+    fn: Callable[[Shard], Any]
+
+    def __call__(self, shard: Shard) -> Any:
+        return self.fn(shard)
 
 
 class Journal(Protocol):
@@ -202,7 +213,8 @@ class Shards:
     def map(self, fn: Callable[[Shard], T]) -> list[T]:
         """fn of every shard, run where the shard lives; answers should be small. In the order of the shards.
 
-        fn changes nothing but the shard's state: it may run in another process, and again after a loss.
+        fn changes nothing but the shard's state: it may run in another process, and again after a loss, unless it is
+        to run `Once`.
         """
         if self._journal is not None:
             return self._journal.answers(functools.partial(self._ask, fn))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import uuid
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -16,17 +18,33 @@ from labelwise.shards.shards import Shard
 
 
 def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
-    """Write the state of a shard; the shard's name in the journal, and the checksum of the file."""
+    """Write the state of a shard; the shard's name in the journal, and the checksum of the file.
+
+    It is written beside and then takes its name, so that whatever stops it a file of that name is whole.
+    """
     path = _path(folder, generation, shard)
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # a worker that was given up may still be writing
+    try:
+        found = _written(beside, shard)
+        os.replace(beside, path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error})") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    return _name(shard), found
+
+
+def _written(path: Path, shard: Shard) -> int:
     with open(path, "wb") as file:
         summed = _Summed(file)
         try:
             torch.save(shard.kept(), cast(IO[bytes], summed))  # of a file torch asks for `write` alone
             file.flush()
             os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:  # torch has an error of its own where a file takes no more
-            raise StoreError(f"{path} cannot be written ({summed.error or error})") from error
-    return _name(shard), summed.sum
+        except RuntimeError as error:  # torch has an error of its own where a file takes no more
+            raise summed.error or OSError(str(error)) from error
+    return summed.sum
 
 
 def restore(folder: Path, generation: int, sums: Mapping[str, Any], shard: Shard) -> None:
