@@ -206,8 +206,7 @@ def test_a_state_held_here_lets_older_functions_go(cluster, before, monkeypatch)
 
 
 def test_a_part_that_is_lost_too_often_is_said_at_once_whoever_asks_again(cluster):
-    maker = functools.partial(_shard, 1)
-    with Ray(workers=1, losses=0).shards([maker], [4]) as shards:
+    with Ray(workers=1, losses=0).shards([_sent_along(_shard)], [4]) as shards:
         ray.kill(shards._shards[0]._actor)
         for _ in range(2):
             with pytest.raises(StoreError, match="4 rows was lost 1 times"):
