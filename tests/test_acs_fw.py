@@ -184,3 +184,17 @@ def test_the_plain_loop_of_the_benchmark_takes_the_same_rows(monkeypatch: pytest
 def test_parameters_are_checked(kwargs: dict):
     with pytest.raises(lw.errors.ArgumentError, match="AcsFw"):
         AcsFw(**kwargs)
+
+
+def test_what_rounding_leaves_is_no_score():
+    """All rows on one line: one of them says all, and the rest of the batch is filled by id, whatever the last bits."""
+    left = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        draws = np.repeat(slow.random_log_probs(rng, 211, 1, 4), 7, 1)
+        got = lw.select("acs-fw", 20, log_probs=draws)
+        assert got.notes["distinct"] < 4
+        free = [row for row in range(211) if row not in got.ids[: got.notes["distinct"]]]
+        assert got.ids[got.notes["distinct"] :].tolist() == free[: got.notes["filled_by_score"]]
+        left.append(got.notes["objective"])
+    assert any(left)  # of some something is left

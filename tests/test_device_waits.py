@@ -17,6 +17,7 @@ import labelwise as lw
 from labelwise.choose import greedy_device
 from labelwise.errors import NumericsError
 from labelwise.shards import Shard, Shards, highest
+from labelwise.shards.devices import carried
 from labelwise.signals.adding import add_at
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, Needs
@@ -197,6 +198,15 @@ def test_the_best_rows_of_a_device_are_those_of_the_cpu(slack: float, levels: in
             assert there.ids.tolist() == here.ids.tolist()
             assert there.values.tolist() == here.values.tolist()
             assert there.values.dtype == here.values.dtype
+
+
+def test_the_best_rows_of_a_device_travel() -> None:
+    """From a worker with an accelerator to a driver without: two views of one memory cannot."""
+    with second_device():
+        ids, values = torch.arange(9).to(AWAY), torch.linspace(0, 1, 9, dtype=torch.float64).to(AWAY)
+        for k in (2, 9):
+            found = highest.highest(ids, values, k, 0.0)
+            assert [one.tolist() for one in carried(found, torch.device("cpu"))] == [one.tolist() for one in found]
 
 
 def test_rows_are_found_by_id_in_any_order() -> None:

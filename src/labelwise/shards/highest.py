@@ -31,7 +31,7 @@ def _short_list(ids: Tensor, values_N: Tensor, k: int, slack: float) -> tuple[Te
     top = values_N.topk(count)
     # In one copy: the bits of a float64, which holds every number that values may be, as a whole number.
     some, bits = torch.stack([ids[top.indices], top.values.double().view(torch.int64)]).cpu()
-    values = bits.view(torch.float64).to(values_N.dtype)
+    values = bits.view(torch.float64).clone().to(values_N.dtype)  # torch sends no two kinds of one memory elsewhere
     edge = floor(values[0], slack) if slack else values[min(k, count) - 1]
     if count < len(values_N) and not bool(values[-1] < edge):
         return None

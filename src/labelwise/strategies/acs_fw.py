@@ -16,7 +16,8 @@ until k rows have a positive weight. Cost: N K C, and at most N K for each step,
 most steps read sketches of the rows instead, of K / 16 numbers, and few rows in full (choose/frank_wolfe.py). On an
 accelerator a step is that product, and the host waits for none of them (choose/frank_wolfe_device.py).
 Departs from the paper: gamma is kept within 0 and 1, so that no weight is negative; a probability below 1e-12 counts as
-1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step.
+1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step, or by id
+where nothing but rounding is left to score by.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor
 
 from labelwise.choose import Selection, Strategy
-from labelwise.choose.frank_wolfe import AHEAD, SAMPLE, SHARE, WIDTH, frank_wolfe
+from labelwise.choose.frank_wolfe import AHEAD, SAMPLE, SHARE, WIDTH, Path, frank_wolfe
 from labelwise.choose.frank_wolfe_rows import WIDENED, block
 from labelwise.choose.memory import Size
 from labelwise.choose.strategy import Growth, tie
@@ -41,6 +42,7 @@ from labelwise.signals.spec import LogProbs, Needs
 
 DRAWS = LogProbs()
 STEPS = 20  # times k, at most
+ROUNDED = 1e-12  # a gap this short, beside the sum of all vectors, is rounding
 LEAST = math.log(1e-12)  # a draw that rules a class out does not rule the row
 
 
@@ -89,7 +91,7 @@ class AcsFw(Strategy):
             path = frank_wolfe(pool, k, STEPS * k, tie(pool))
             weight = path.weights()
             fill = k - len(weight)
-            rest = pool.best(functools.partial(_free_score, path.gap_J, [*weight]), fill) if fill else None
+            rest = pool.best(functools.partial(_free_score, _left(path), [*weight]), fill) if fill else None
         finally:
             pool.map(_end)
         ids = [*weight]
@@ -110,6 +112,12 @@ class AcsFw(Strategy):
             "objective_share": objective / target if target else 0.0,
         }
         return Selection(np.asarray(ids), weights / weights.mean(), np.asarray(scores), notes)
+
+
+def _left(path: Path) -> Tensor:
+    """The gap that rows are filled in by; nothing where it is rounding, which is another on every machine."""
+    left_J = path.gap_J
+    return left_J if float(left_J.norm()) > ROUNDED * float(path.target_J.norm()) else torch.zeros_like(left_J)
 
 
 def _projection(draws: int, to: int, key: Key) -> Tensor:
