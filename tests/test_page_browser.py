@@ -194,7 +194,7 @@ def test_an_answer_that_does_not_arrive_is_sent_again_and_counted_once(project, 
     anna.sending = lose
     page.keyboard.press("1")
     page.wait_for_selector("#trouble:not([hidden])")
-    assert "not saved yet" in page.inner_text("#trouble")
+    page.locator("#trouble", has_text="not saved yet").wait_for()
     page.keyboard.press("2")  # not taken while the first is on its way
     while len(lost) < 3:
         page.wait_for_timeout(50)
@@ -455,8 +455,10 @@ def test_retraining_and_resuming_after_a_kill(chromium, start, tmp_path):
     worker = int(re.search(r'"pid": (\d+)', (folder / "worker.json").read_text())[1])
     server.end(signal.SIGKILL)
     anna.page.keyboard.press("1")  # given while no server is there
-    anna.page.wait_for_selector("#trouble:not([hidden])")
-    assert "not saved yet" in anna.page.inner_text("#trouble")
+    trouble = anna.page.locator("#trouble", has_text="not saved yet")
+    trouble.wait_for()  # whatever else failed before it
+    anna.page.evaluate("document.dispatchEvent(new Event('htmx:sendError'))")  # as the meter's next question will
+    assert trouble.is_visible()
     server = start(folder, port)
     assert server.address.endswith(f":{port}/")
     anna.page.wait_for_selector(f'#card:not([data-row="{row}"])', timeout=60000)

@@ -43,8 +43,12 @@ for (const image of document.images) {
   else image.classList.toggle("tiny", image.complete && image.naturalWidth < 80);
 }
 
-document.addEventListener("htmx:sendError", () => say("The server does not answer. Trying again; nothing you saved is lost."));
-document.addEventListener("htmx:timeout", () => say("The server is slow to answer. Trying again; nothing you saved is lost."));
+// What is said of an answer that is not saved yet stays until it is.
+function sayOfServer(text) {
+  if (!document.body.dataset.unsaved) say(text + " Trying again; nothing you saved is lost.");
+}
+document.addEventListener("htmx:sendError", () => sayOfServer("The server does not answer."));
+document.addEventListener("htmx:timeout", () => sayOfServer("The server is slow to answer."));
 document.addEventListener("htmx:responseError", (event) => {
   const reply = event.detail.xhr;
   say(reply.status === 401 || reply.status === 403 ? reply.responseText : "This did not work: " + reply.responseText.slice(0, 300));
