@@ -108,7 +108,7 @@ def array_parts(
     return made
 
 
-class Packed:
+class PackedModel:
     """A model as bytes that a process without its device can read, here or in Ray's store."""
 
     def __init__(self, data: Any):
@@ -129,20 +129,20 @@ class Luggage:
     """What all parts of one reading take with them: the model, packed once, and in Ray's store once."""
 
     def __init__(self) -> None:
-        self._packed: Packed | None = None
+        self._packed: PackedModel | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_packed": None}  # a part that has arrived has its own
 
-    def packed(self, reader: Reader | Packed | None) -> Packed | None:
+    def packed(self, reader: Reader | PackedModel | None) -> PackedModel | None:
         """The model as it travels."""
-        if reader is None or isinstance(reader, Packed):
+        if reader is None or isinstance(reader, PackedModel):
             return reader
         if self._packed is None:
             import ray
 
             data = _bytes(reader)
-            self._packed = Packed(ray.put(data) if ray.is_initialized() else data)
+            self._packed = PackedModel(ray.put(data) if ray.is_initialized() else data)
         return self._packed
 
 
@@ -173,7 +173,7 @@ class ReadPart:
     `gpu`: Ray lets a worker that was given none see them all.
     """
 
-    reader: Reader | Packed | None
+    reader: Reader | PackedModel | None
     pool: Pool
     ids: Tensor
     signals: tuple[Signal, ...]
@@ -211,7 +211,7 @@ class ReadPart:
         return shard
 
     def _stream(self) -> Callable[[], Iterator[Rows]]:
-        reader = self.reader.unpacked() if isinstance(self.reader, Packed) else self.reader
+        reader = self.reader.unpacked() if isinstance(self.reader, PackedModel) else self.reader
         for model in _models(reader) if self.gpu else ():
             _to_device(model)
         asked = (reader, self.pool, self.ids, self.signals, self.batch, self.labelled)
