@@ -143,6 +143,22 @@ def test_room_for_the_support_grows(unit: bool, by_products, monkeypatch: pytest
     np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-7, atol=1e-9)
 
 
+def test_what_stands_in_the_places_of_picks_to_come_does_not_count(by_products, monkeypatch: pytest.MonkeyPatch):
+    """Those of picks that were undone, say."""
+    inputs, walk = _inputs(3, n=300, c=5, d=16), sparse_gram.Walk
+
+    def spoilt(*given) -> sparse_gram.Walk:
+        made = walk(*given)
+        for buffer in (made.g.left, made.g.right, made.f_T, made.c_T, made.gram_TS, made.w_S, made.weights_WS):
+            buffer.fill_(37.0)
+        return made
+
+    monkeypatch.setattr(sparse_gram, "Walk", spoilt)
+    got, expected = by_products(Sabal(), 70, inputs), lw.select(Sabal(), 70, **inputs)
+    assert got.ids.tolist() == expected.ids.tolist()
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-7, atol=1e-9)
+
+
 def test_it_is_for_wide_rows_on_an_accelerator(monkeypatch: pytest.MonkeyPatch):
     asked = []
 

@@ -1,8 +1,9 @@
 """Picks on a list of rows from their inner products: a fixed row of kernels for each, captured where there are graphs.
 
-Buffers have a fixed size: first room for the rows of the support, of which those still to come are zero, then for the
-rows of the list. So a step is the same for every pick, and the host has nothing to say in it: which row is picked and
-where it goes are numbers on the device. See choose/sparse_gram.py for the algebra.
+Buffers have a fixed size: first room for the rows of the support, then for the rows of the list. In the places of picks
+to come may be anything finite, since their weights are zero. So a step is the same for every pick, and the host has
+nothing to say in it: which row is picked and where it goes are numbers on the device. See choose/sparse_gram.py for the
+algebra.
 """
 
 from __future__ import annotations
@@ -57,9 +58,6 @@ class Walk:
 
     def _begin(self, start: int, w: Tensor, rows: Factored, bonus_M: Tensor) -> None:
         k, many = self.problem.k, slice(self.room, self.room + len(rows))
-        for buffer in (*self._of_rows(), self.gram_TS):
-            buffer[start : self.room] = 0.0  # picks of the last list that were undone
-        self.gram_TS[:, start:] = 0.0
         self.g.left[many], self.g.right[many] = rows.left, rows.right
         self.f_T[many] = forward(rows, self.problem.v_AB) / k
         picked = self.g[:start]
