@@ -30,9 +30,9 @@ from torch import Tensor
 
 import labelwise as lw
 from called import called
-from labelwise.bench.convnets import vgg16
+from labelwise.bench.models.convnets import vgg16
 from labelwise.shards import Shard
-from labelwise.signals.forward import ModelReader
+from labelwise.signals.model.forward import ModelReader
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, LabelProbs, Probs
 from labelwise.strategies import Sabal

@@ -14,13 +14,13 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from labelwise.page import serve
 from labelwise.project import Project, Settings
+from labelwise.server import serve
 
 _TOKEN = re.compile(r'id="card"[^>]* data-token="([^"]+)" data-row="(\d+)"')
 _CSRF = re.compile(r'data-csrf="([0-9a-f]+)"')
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["labelwise.page", "labelwise.project.project"])
+CONTEXT.set_forkserver_preload(["labelwise.server", "labelwise.project.project"])
 LOST = (OSError, http.client.HTTPException)  # no reply: the request may have been carried out or not
 
 
@@ -95,7 +95,7 @@ class Server:
         """The worker's process, while there is one."""
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():  # of the thread that started it
             for child in (task / "children").read_text().split():
-                if b"labelwise.project.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"labelwise.project.loop.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return int(child)
         return None
 

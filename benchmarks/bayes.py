@@ -71,7 +71,7 @@ def ours(name: str, shape: Shape) -> dict[str, Any]:
     import labelwise as lw
 
     given, spent = log_probs(*shape[:3]), [0.0]
-    acs_fw: Any = importlib.import_module("labelwise.strategies.acs_fw")
+    acs_fw: Any = importlib.import_module("labelwise.strategies.bayesian.acs_fw")
     plain = acs_fw.frank_wolfe
 
     def timed(*arguments: Any) -> Any:

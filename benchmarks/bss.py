@@ -30,11 +30,11 @@ import numpy as np
 import torch
 
 import labelwise as lw
-from labelwise.choose import barrier as barrier_rules
-from labelwise.choose.barrier import Barrier
-from labelwise.report.atomic import write_text
-from labelwise.report.environment import environment
-from labelwise.report.estimate import pool_mean
+from labelwise.io.atomic import write_text
+from labelwise.stats.environment import environment
+from labelwise.stats.estimate import pool_mean
+from labelwise.strategies.leverage import barrier as barrier_rules
+from labelwise.strategies.leverage.barrier import Barrier
 from measure import forget_peak, peak
 
 OFTEN = ((48, 0.0), (0, 4.0))  # B is decomposed at every look, or after 4 d draws
@@ -229,8 +229,8 @@ def stop(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Digits: test accuracy of a small network when weights are used in training and when they are left aside."""
-    from labelwise.bench.data import load
-    from labelwise.bench.networks import mlp
+    from labelwise.bench.data.load import load
+    from labelwise.bench.models.networks import mlp
 
     data = load("digits")
     on = options.weights == "on"

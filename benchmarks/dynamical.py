@@ -35,7 +35,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.p
 
 def network(name: str) -> nn.Module:
     """A network in eval mode."""
-    make: Any = getattr(importlib.import_module("labelwise.bench.convnets"), name)
+    make: Any = getattr(importlib.import_module("labelwise.bench.models.convnets"), name)
     torch.manual_seed(0)
     model: nn.Module = make()()
     return model.eval()
@@ -43,9 +43,9 @@ def network(name: str) -> nn.Module:
 
 def ours(model: nn.Module, along: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """|g|^2 + 2 g . s of each row of a batch, by layer rules."""
-    from labelwise.signals.forward import small_parts
-    from labelwise.signals.ghost.collect import Asked
-    from labelwise.signals.gradients import RowGradients
+    from labelwise.signals.gradients.collect import Asked
+    from labelwise.signals.gradients.read_gradients import RowGradients
+    from labelwise.signals.model.forward import small_parts
 
     reader = RowGradients(model)
     asked = Asked(norm=True, along={name: value for (name, _), value in zip(model.named_parameters(), along)})

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.bench.cell import comparable
-from labelwise.bench.runner import read_run
-from labelwise.report.environment import environment
-from labelwise.report.record import Record
+from labelwise.bench.suite.cell import comparable
+from labelwise.bench.suite.runner import read_run
+from labelwise.stats.environment import environment
+from labelwise.stats.record import Record
 
 CONFIG = """
 name: kill

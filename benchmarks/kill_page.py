@@ -185,7 +185,7 @@ def check(folder: Path, told: Told) -> list[str]:
 
 def _goes_on(folder: Path, tries: int = 10) -> int:
     """How a worker ends that does what there is to do now; one of a killed server may still be at its last step."""
-    command = [sys.executable, "-m", "labelwise.project.worker", str(folder), "--once"]
+    command = [sys.executable, "-m", "labelwise.project.loop.worker", str(folder), "--once"]
     for _ in range(tries):
         found = subprocess.run(command, timeout=600, capture_output=True, text=True)
         if "another worker is at work" not in found.stderr:

@@ -35,9 +35,9 @@ from labelwise.errors import LabelwiseError
 from labelwise.project import Project, Settings
 from labelwise.project.exchange.changes import plan
 from labelwise.project.exchange.export import export
-from labelwise.project.exchange.found_labels import read_labels
+from labelwise.project.exchange.read_labels import read_labels
 from labelwise.project.exchange.studio_client import Client, Refused
-from labelwise.project.exchange.studio_place import FILE, read_place
+from labelwise.project.exchange.studio_link import FILE, read_place
 from labelwise.project.exchange.studio_sync import pull, push
 from labelwise.project.store import Pick, Round
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from annotators import LOST, Annotator, Server, free_port, make_photos, make_project, task_in
-from labelwise.report.environment import environment
+from labelwise.stats.environment import environment
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from labelwise.keys import Key
+from labelwise.io.tables import Table
 from labelwise.pool import Pool
-from labelwise.project.encoders_plain import columns
-from labelwise.project.head import head_learner, logistic, ridge
-from labelwise.project.meter import compute
-from labelwise.project.meter_reading import Meter, Span
-from labelwise.project.meter_rows import History, losses_of
-from labelwise.project.slices import reserve, slice_size
-from labelwise.project.table import Table
-from labelwise.session import Session
-from labelwise.signals.forward import ModelReader
+from labelwise.project.data.plain_encoders import columns
+from labelwise.project.loop.holdout import reserve, slice_size
+from labelwise.project.loop.model import head_learner, logistic, ridge
+from labelwise.project.meter.meter import compute
+from labelwise.project.meter.reading import Meter, Span
+from labelwise.project.meter.rows import History, losses_of
+from labelwise.rng import Key
+from labelwise.session.session import Session
+from labelwise.signals.model.forward import ModelReader
 
 K, SHARE = 20, 0.15
 ROUNDS = (15, 30)  # the meter is asked after these

@@ -155,8 +155,8 @@ def arrays_of(folder: Path, name: str) -> dict[str, Any]:
 def worker(folder: Path, name: str, k: int, iterations: int | None) -> dict[str, Any]:
     """Select once; with counts of what was read, in units of the pool."""
     import labelwise as lw
-    from labelwise.choose.kept import size_of
-    from labelwise.choose.memory import needed
+    from labelwise.selection.memory import needed
+    from labelwise.selection.run import size_of
     from labelwise.shards import Shard
 
     arrays, strategy = arrays_of(folder, name), lw.strategies.get(name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelwise.bench.paper_times import FILE, measured
-from labelwise.report.atomic import write_text
+from labelwise.io.atomic import write_text
+from labelwise.reproduce.times import FILE, measured
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FOLDERS = tuple(RESULTS / name for name in ("ally", "papers-small", "papers"))

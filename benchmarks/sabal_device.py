@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 import labelwise as lw
-import labelwise.strategies.sabal as doors
-from labelwise.choose import sparse_fused, sparse_iht_device
-from labelwise.choose.sparse import Terms, posed
-from labelwise.choose.sparse_form import Gradients
+import labelwise.strategies.sabal.sabal as doors
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding, LabelProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
+from labelwise.strategies.sabal import greedy_triton, iht_cuda
+from labelwise.strategies.sabal.forms import Gradients
+from labelwise.strategies.sabal.problem import Terms, posed
 from sabal import copy_rate, dense_iht, inputs_of
 
 SHAPE = (50_000, 512, 10, 3000)
@@ -82,10 +82,10 @@ def times() -> None:
     inputs = there_of(inputs_of(*SHAPE[:3]))
     size, rate, k = inputs["embedding"].nbytes, copy_rate(), SHAPE[3]
     print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
-    fused = sparse_fused.small_enough
+    fused = greedy_triton.small_enough
     for name, path in {"triton": fused, "torch": lambda shape, shard: False}.items():
         doors.small_enough = path  # type: ignore[attr-defined]
-        sparse_iht_device.small_enough = path  # type: ignore[attr-defined]
+        iht_cuda.small_enough = path  # type: ignore[attr-defined]
         for strategy, reads in ((Sabal(), k), (IHT, 200)):
             torch.cuda.reset_peak_memory_stats()
             held = torch.cuda.memory_allocated()
@@ -97,7 +97,7 @@ def times() -> None:
                 f"extra {extra:.0f} MB, objective {got.notes['objective']:.9g}",
                 flush=True,
             )
-    doors.small_enough = sparse_iht_device.small_enough = fused  # type: ignore[attr-defined]
+    doors.small_enough = iht_cuda.small_enough = fused  # type: ignore[attr-defined]
 
 
 def problem_of(inputs: dict[str, Tensor], k: int) -> Any:
@@ -118,14 +118,14 @@ def parts() -> None:
         (shard,) = problem.pool.map(lambda one: one)
         for tile in TILES:
             for precision in ("tf32x3", "ieee"):
-                loop = sparse_fused._Fused(problem, shard, tile)
+                loop = greedy_triton._Fused(problem, shard, tile)
                 loop.precision = precision
                 print(f"score {tile} {precision}: {_each(functools.partial(_score, loop)):.1f} us", flush=True)
-        loop = sparse_fused._Fused(problem, shard)
+        loop = greedy_triton._Fused(problem, shard)
         loop.places.copy_(torch.arange(k + 1) * 7)
         loop.w.fill_(1.0)
         for tile in WALKS:
-            walk = sparse_fused.Walk(problem, loop.g, k, tile)
+            walk = greedy_triton.Walk(problem, loop.g, k, tile)
             for rows in (10, 1000, 2999):
                 loop.state.copy_(torch.tensor([1, rows]))
                 args = (loop.r_AB, loop.w, loop.u, loop.places, loop.state[1:], loop.state)
@@ -136,7 +136,7 @@ def parts() -> None:
         u, z = torch.zeros(2, len(shard), dtype=torch.float64, device="cuda")
         count = torch.tensor([len(shard)], dtype=torch.int32, device="cuda")
         for tile in (*WALKS, (128, 64, 8), (64, 128, 8)):
-            walk = sparse_fused.Walk(problem, loop.g, len(shard), tile)
+            walk = greedy_triton.Walk(problem, loop.g, len(shard), tile)
             read = functools.partial(walk, loop.r_AB, z, u, None, count, loop.state)
             both = _each(read), _each(functools.partial(read, "given"))
             print(f"walk {tile} over all: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)

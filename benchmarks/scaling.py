@@ -34,7 +34,7 @@ import torch
 
 import labelwise as lw
 from called import called
-from labelwise.choose.memory import ROW, Size, needed, smallest
+from labelwise.selection.memory import ROW, Size, needed, smallest
 from labelwise.signals.spec import Features, LogProbs, Signal, stored
 
 HERE = Path(__file__).resolve().parent
@@ -306,11 +306,11 @@ def declared() -> list[str]:
 
 def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str]:
     """A selection on Ray with so many workers: seconds of the clock, and of the processor in the busiest worker."""
-    from labelwise.choose.door import ARRAYS
-    from labelwise.keys import Key
+    from labelwise.rng import Key
+    from labelwise.selection.validate import ARRAYS
     from labelwise.shards import Shards
-    from labelwise.shards.parts import array_parts
-    from labelwise.shards.ray import Ray
+    from labelwise.shards.factories import array_parts
+    from labelwise.shards.ray.ray_shards import Ray
 
     given = inputs(name, {"N": rows, "C": 10, "D": 64, "k": picks})
     signals = {s: array for array in given for s in ARRAYS[array][0] if not isinstance(s, Features | LogProbs)}
@@ -333,7 +333,7 @@ def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str
 
 def driver(rows: int) -> list[str]:
     """Bytes a row of k-center on two workers: what the driver holds at most, and the state that is kept of a part."""
-    from labelwise.shards import ray as module
+    from labelwise.shards.ray import ray_shards as module
 
     strategy, sizes, keep = "kcenter", [0], module.RemoteShard._keep
 

@@ -23,11 +23,11 @@ import torch
 
 import labelwise as lw
 from called import called
-from labelwise.bench import convnets
-from labelwise.bench.repeatable import repeatable
-from labelwise.keys import Key
+from labelwise.bench.models import convnets
+from labelwise.bench.suite.determinism import repeatable
 from labelwise.pool import Pool
-from labelwise.train.step import Step
+from labelwise.rng import Key
+from labelwise.train.torch.step import Step
 
 BATCHES, SHORT, LONG = 40, 2, 10  # of an epoch; epochs
 # Batch, and what was reached elsewhere with bfloat16 and channels last: images a second, eager and captured.

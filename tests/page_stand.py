@@ -17,12 +17,12 @@ import uvicorn
 from PIL import Image
 
 from labelwise.errors import SourceError
-from labelwise.page import Guard, make_app
+from labelwise.project.loop.heartbeat import State, Working
+from labelwise.project.loop.suspects import Suspect
 from labelwise.project.project import Neighbour, Shown
 from labelwise.project.settings import Settings
 from labelwise.project.store import Item, Pick, Round, Store
-from labelwise.project.suspects import Suspect
-from labelwise.project.working import State, Working
+from labelwise.server import Guard, make_app
 
 
 def at_work(state: State = "idle", message: str = "The worker waits for answers.") -> Working:

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from labelwise import train as train
     from labelwise import verify as verify
     from labelwise.arrays import select as select
-    from labelwise.choose import Greedy as Greedy
-    from labelwise.choose import Scored as Scored
-    from labelwise.choose import Selection as Selection
-    from labelwise.choose import Strategy as Strategy
-    from labelwise.keys import Key as Key
     from labelwise.loop import rounds as rounds
     from labelwise.pool import Ledger as Ledger
     from labelwise.pool import Pool as Pool
     from labelwise.recipes import Recipe as Recipe
-    from labelwise.report import Record as Record
-    from labelwise.session import Session as Session
-    from labelwise.signals.variational import bayesian as bayesian
+    from labelwise.rng import Key as Key
+    from labelwise.selection import Greedy as Greedy
+    from labelwise.selection import Scored as Scored
+    from labelwise.selection import Selection as Selection
+    from labelwise.selection import Strategy as Strategy
+    from labelwise.session.session import Session as Session
+    from labelwise.signals.draws.variational import bayesian as bayesian
+    from labelwise.stats.record import Record as Record
     from labelwise.train import Mean as Mean
     from labelwise.train import PrimalDual as PrimalDual
     from labelwise.train import SklearnLearner as SklearnLearner
@@ -43,16 +43,16 @@ __version__ = "0.1.0"
 # Looked up on first use, in the order of the road: importing torch takes longer than `labelwise --help` may.
 _HOME = {
     "errors": "labelwise.errors",
-    "Key": "labelwise.keys",
+    "Key": "labelwise.rng",
     "Pool": "labelwise.pool",
     "Ledger": "labelwise.pool",
-    "Selection": "labelwise.choose",
-    "Strategy": "labelwise.choose",
-    "Scored": "labelwise.choose",
-    "Greedy": "labelwise.choose",
+    "Selection": "labelwise.selection",
+    "Strategy": "labelwise.selection",
+    "Scored": "labelwise.selection",
+    "Greedy": "labelwise.selection",
     "strategies": "labelwise.strategies",
     "select": "labelwise.arrays",
-    "bayesian": "labelwise.signals.variational",
+    "bayesian": "labelwise.signals.draws.variational",
     "train": "labelwise.train",
     "Mean": "labelwise.train",
     "Weighted": "labelwise.train",
@@ -65,7 +65,7 @@ _HOME = {
     "Record": "labelwise.report",
     "recipes": "labelwise.recipes",
     "Recipe": "labelwise.recipes",
-    "Session": "labelwise.session",
+    "Session": "labelwise.session.session",
     "rounds": "labelwise.loop",
     "verify": "labelwise.verify",
 }

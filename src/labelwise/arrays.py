@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from labelwise import strategies
-from labelwise.choose import Selection, Strategy
-from labelwise.choose.door import choose
-from labelwise.choose.kept import How
-from labelwise.shards.ray import Ray
+from labelwise.selection import Selection, Strategy
+from labelwise.selection.run import How
+from labelwise.selection.validate import choose
+from labelwise.shards.ray.ray_shards import Ray
 
 
 def select(
@@ -54,8 +54,9 @@ def select(
         ids: (N,) distinct integers that name the rows; 0..N-1 if not given.
         labelled: the same arrays for the rows already labelled, such as `dict(embedding=..., y=...)`.
         seed: the only source of chance. The same seed and rows give the same picks in any order of the rows.
-        engine: None for this process; "ray", or a `labelwise.shards.ray.Ray` with its settings, for a Ray cluster. The
-            picks are the same. Arrays that are mapped files travel by name, so each machine must find them there.
+        engine: None for this process; "ray", or a `labelwise.shards.ray.ray_shards.Ray` with its settings, for a
+            Ray cluster. The picks are the same. Arrays that are mapped files travel by name, so each machine must
+            find them there.
         folder: a new or empty folder where a long selection keeps how far it is. Stopped or killed, and called again
             with the same arguments, it goes on from there; at the end what it wrote there is removed.
         max_memory: what this call may hold beside the arrays, such as "4GB" or a number of bytes; with an engine, in

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.choose import Selection, Strategy
-from labelwise.choose.door import key_of
 from labelwise.errors import ArgumentError, BudgetError, RowError
-from labelwise.keys import Key
-from labelwise.label import oracle_of
-from labelwise.label.oracle import Oracle
+from labelwise.labels import oracle_of
+from labelwise.labels.oracle import Oracle
 from labelwise.pool import Pool
 from labelwise.recipes import Recipe
-from labelwise.report.environment import environment, peak_mb
-from labelwise.report.record import Record
-from labelwise.session import Session
-from labelwise.shards.ray import Ray
+from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
+from labelwise.selection.validate import key_of
+from labelwise.session.session import Session
+from labelwise.shards.ray.ray_shards import Ray
 from labelwise.signals.spec import stored
+from labelwise.stats.environment import environment, peak_mb
+from labelwise.stats.record import Record
 from labelwise.train import evaluate
-from labelwise.train.known import looked_back, reader_for
+from labelwise.train.labelled_columns import looked_back, reader_for
 
 
 def rounds(

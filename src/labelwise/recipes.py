@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from labelwise import strategies
-from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError, NeedError
+from labelwise.selection import Strategy
 from labelwise.signals.spec import LabelProbs, stored
 from labelwise.train.fit import Learner
-from labelwise.train.lesson import calibrating, going_on, with_objective
-from labelwise.train.objective import Mean, Objective, Weighted
-from labelwise.train.primal_dual import PrimalDual
+from labelwise.train.objectives.objective import Mean, Objective, Weighted
+from labelwise.train.objectives.primal_dual import PrimalDual
+from labelwise.train.training_data import calibrating, going_on, with_objective
 
 OBJECTIVES: dict[str, Objective] = {"ally": PrimalDual()}  # what a strategy's training minimises, where it says
 GOES_ON = ("dynamical",)  # strategies whose model is never drawn anew: dynamicAL, algorithm 1

@@ -26,7 +26,7 @@ from labelwise.cli import (
     strategies,
     verify,
 )
-from labelwise.cli.stopped import CODE, Stopped
+from labelwise.cli.interrupted import CODE, Stopped
 
 app = typer.Typer(
     name="labelwise",

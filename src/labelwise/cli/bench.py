@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from labelwise.cli.compared import ENOUGH
+from labelwise.cli.comparison import ENOUGH
+from labelwise.cli.interrupted import Stopped
 from labelwise.cli.select import MAX_MEMORY
-from labelwise.cli.stopped import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labelwise.bench.runner import Progress
-    from labelwise.bench.suite import LeftOut
+    from labelwise.bench.suite.runner import Progress
+    from labelwise.bench.suite.suite import LeftOut
 
 app = typer.Typer(help="The benchmark: data sets and comparisons.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def data() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from labelwise.bench.catalogue import found
+    from labelwise.bench.data.catalogue import found
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("name", "kind", "train / test", "found at, or how to get it", "licence"):
@@ -67,16 +67,16 @@ def run(
     from rich.console import Console
     from rich.markup import escape
 
-    from labelwise.bench.catalogue import check_found
-    from labelwise.bench.cell import CACHE
-    from labelwise.bench.display import shown
-    from labelwise.bench.features import check_encoder
-    from labelwise.bench.runner import changed_environment, run_suite
-    from labelwise.bench.sizes import check_labels
-    from labelwise.bench.suite import read_suite
-    from labelwise.choose.memory import bytes_of
+    from labelwise.bench.data.catalogue import check_found
+    from labelwise.bench.data.features import check_encoder
+    from labelwise.bench.data.row_counts import check_labels
+    from labelwise.bench.suite.cell import CACHE
+    from labelwise.bench.suite.display import shown
+    from labelwise.bench.suite.runner import changed_environment, run_suite
+    from labelwise.bench.suite.suite import read_suite
     from labelwise.errors import ArgumentError
-    from labelwise.report.words import many
+    from labelwise.io.text import many
+    from labelwise.selection.memory import bytes_of
 
     console = Console()
     suite = read_suite(config)
@@ -174,7 +174,7 @@ def report(
     ),
 ) -> None:
     """What the runs show: curves, labels saved, tests and a verdict."""
-    from labelwise.bench import evidence
+    from labelwise.bench.report import report as evidence
 
     words = ["labelwise", "bench", "report", *map(str, runs), "--out", str(out)]
     command = shlex.join([*words, *(word for level in at or () for word in ("--at", level))])
@@ -206,5 +206,5 @@ def replay(
     run_replay(project, strategies, seeds, k, test, out, max_memory)
 
 
-if find_spec("labelwise.bench.evidence") is not None:
+if find_spec("labelwise.bench.report.report") is not None:
     app.command("report")(report)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from labelwise.cli.compared import ENOUGH
+from labelwise.cli.comparison import ENOUGH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from labelwise.bench.compare import Comparison
-    from labelwise.report.record import Record
+    from labelwise.bench.suite.compare import Comparison
+    from labelwise.stats.record import Record
 
 RECIPES = "random,margin,badge,typiclust"
 PROTOCOL = {
@@ -50,10 +50,10 @@ def demo(
         return
     from rich.console import Console
 
-    from labelwise.bench.compare import Comparison
-    from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
+    from labelwise.bench.suite.compare import Comparison
+    from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
-    from labelwise.report.words import many
+    from labelwise.io.text import many
 
     check_drawing()
     names = names_of(recipes)
@@ -77,9 +77,9 @@ def demo(
 def _records(plan: Comparison) -> Iterator[Record]:
     import torch
 
-    from labelwise.bench.compare import compare
-    from labelwise.bench.data import load
-    from labelwise.bench.networks import mlp
+    from labelwise.bench.data.load import load
+    from labelwise.bench.models.networks import mlp
+    from labelwise.bench.suite.compare import compare
     from labelwise.train import TorchLearner
 
     torch.set_num_threads(1)  # products this small are faster on one thread

@@ -36,7 +36,7 @@ def import_(
 
     from labelwise.project import Project
     from labelwise.project.exchange.changes import apply, plan
-    from labelwise.project.exchange.found_labels import read_labels
+    from labelwise.project.exchange.read_labels import read_labels
 
     with closing(Project.open(project)) as opened:
         settings = opened.settings

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.interrupted import Stopped
 from labelwise.cli.select import MAX_MEMORY
-from labelwise.cli.stopped import Stopped
 
 if TYPE_CHECKING:
     from labelwise.project import Project, Settings
-    from labelwise.project.features import Say
+    from labelwise.project.data.features import Say
 
 HOST = typer.Option("127.0.0.1", help="Address the page listens on. Elsewhere than here it asks for a token.")
 PORT = typer.Option(8765, help="Port of the page; a taken one gives the next free one.")
@@ -108,9 +108,9 @@ def settings_of(
 ) -> Settings:
     """The settings of a new project, from what was asked for and what is found at `path`."""
     from labelwise.errors import ArgumentError
+    from labelwise.project.data.source import recognise
     from labelwise.project.project import checked_address
     from labelwise.project.settings import Settings, new_classes
-    from labelwise.project.source import recognise
 
     found = recognise(path, text, _listed(features))
     if regress and classes:
@@ -173,7 +173,7 @@ def show(project: Path | Project, host: str, port: int, token: str | None, brows
     for line in opened.warnings:
         typer.secho(f"warning: {line}", fg="yellow", err=True)
     try:
-        from labelwise.page.serve import serve
+        from labelwise.server.serve import serve
     except ImportError as error:
         raise ExtraError('The page needs more packages: pip install "labelwise[app]"') from error
     try:
@@ -186,7 +186,7 @@ def _opened(folder: Path, max_memory: str | None = None) -> Project:
     """The project in `folder`, its features computed again where they are gone; with a new limit, if one is given."""
     from labelwise.errors import LabelwiseError
     from labelwise.project import Project
-    from labelwise.project.renew import renew
+    from labelwise.project.data.restore_features import renew
 
     with _display() as say:
         if renew(folder, say):

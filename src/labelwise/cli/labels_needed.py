@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.choose.whiten import Whitened
+    from labelwise.strategies.leverage.whiten import Whitened
     from labelwise.theory.sample_complexity import Need
 
 

@@ -20,13 +20,13 @@ def replay(
     import torch
     from rich.console import Console
 
-    from labelwise.bench.compare import Trial, compare_kept, kept_in
-    from labelwise.bench.limits import check_curves
-    from labelwise.bench.replay import ONLY, replay_of
-    from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
+    from labelwise.bench.suite.compare import Trial, compare_kept, kept_in
+    from labelwise.bench.suite.memory_check import check_curves
+    from labelwise.bench.suite.replay import ONLY, replay_of
+    from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
+    from labelwise.io.text import many
     from labelwise.project import Project
-    from labelwise.report.words import many
 
     if not 0 < test < 1:
         raise ArgumentError(f"--test is a share above 0 and below 1, not {test}")

@@ -16,8 +16,8 @@ def report(
     from contextlib import closing
 
     from labelwise.errors import StoreError
-    from labelwise.page.report_file import write_report
     from labelwise.project import Project
+    from labelwise.server.report_file import write_report
 
     path = to if to is not None else project / "report.html"
     if to is not None and to.exists() and not force:

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labelwise.bench.reproductions import Reproduction
+    from labelwise.reproduce.registry import Reproduction
 
 
 def reproduce(
@@ -41,9 +41,9 @@ def reproduce(
     if every or not names:
         _list(console)
         return
-    from labelwise.bench.reproductions import SCALES, Setting, named, shown_time
-    from labelwise.bench.reproductions import reproduce as run
     from labelwise.errors import ArgumentError
+    from labelwise.reproduce.registry import SCALES, Setting, named, shown_time
+    from labelwise.reproduce.registry import reproduce as run
 
     sizes = {size: size for size in SCALES}
     if scale not in sizes:
@@ -75,7 +75,7 @@ def _list(console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    from labelwise.bench.reproductions import reproductions
+    from labelwise.reproduce.registry import reproductions
 
     every = reproductions().values()
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
@@ -105,8 +105,8 @@ def _list(console: Console) -> None:
 
 def _times(one: Reproduction) -> list[str]:
     """The time of each scale, the paper's on an accelerator, or where it was measured; ~ before what is a guess."""
-    from labelwise.bench.reproductions import Setting, shown_time
     from labelwise.errors import LabelwiseError
+    from labelwise.reproduce.registry import Setting, shown_time
 
     shown = []
     for scale, device in (("smoke", "cpu"), ("small", "cpu"), ("paper", "cuda")):
@@ -123,14 +123,14 @@ def _times(one: Reproduction) -> list[str]:
 
 def _no_cuda() -> str:
     """Said where the times of an accelerator are not of this machine."""
-    from labelwise.bench.reproductions import Setting, device_of
+    from labelwise.reproduce.registry import Setting, device_of
 
     return "" if device_of(Setting()) == "cuda" else " (there is no CUDA here: it takes far longer)"
 
 
 def _absent(one: Reproduction) -> str:
     """The data sets of the paper's scale that are not there."""
-    from labelwise.bench.paper_tables import present
+    from labelwise.reproduce.tables import present
 
     missing = [name for name in one.data if not present(name)]
     return f" [yellow](not found: {', '.join(missing)})[/]" if missing else ""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.choose import Selection
-    from labelwise.cli.shown import Shown
+    from labelwise.cli.progress import Shown
+    from labelwise.selection import Selection
 
 MAX_MEMORY = "What a selection may hold beside data and model: 4GB, 512MB. Too small is refused, with what works."
 _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
@@ -68,7 +68,7 @@ def select(
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
 
     from labelwise.arrays import select as choose
-    from labelwise.cli.shown import Shown
+    from labelwise.cli.progress import Shown
 
     rows = max((len(array) for array in arrays.values() if array.ndim), default=0)
     with Shown(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as shown, _resumable(folder, shown):
@@ -117,7 +117,7 @@ def _resumable(folder: Path | None, shown: Shown) -> Iterator[None]:
 
 
 def _write(out: Path, picks: Selection) -> None:
-    from labelwise.report.atomic import write_pieces
+    from labelwise.io.atomic import write_pieces
 
     if out.suffix == ".npy":
         import numpy as np

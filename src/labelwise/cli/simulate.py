@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from labelwise.cli.compared import ENOUGH
+from labelwise.cli.comparison import ENOUGH
 from labelwise.cli.select import MAX_MEMORY
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labelwise.bench.compare import Comparison
-    from labelwise.bench.data import Data
-    from labelwise.bench.own_table import OwnTable
-    from labelwise.report.record import Record
+    from labelwise.bench.data.load import Data
+    from labelwise.bench.data.own_table import OwnTable
+    from labelwise.bench.suite.compare import Comparison
+    from labelwise.stats.record import Record
 
 TASKS: dict[str, Literal["classify", "regress"] | None] = {
     "auto": None,
@@ -69,10 +69,10 @@ def simulate(
     import torch
     from rich.console import Console
 
-    from labelwise.bench.compare import Comparison, Trial, compare_kept, kept_in
-    from labelwise.bench.limits import check_curves
-    from labelwise.bench.own_table import read_own
-    from labelwise.cli.compared import About, check_drawing, check_place, enough, finish, names_of, watch
+    from labelwise.bench.data.own_table import read_own
+    from labelwise.bench.suite.compare import Comparison, Trial, compare_kept, kept_in
+    from labelwise.bench.suite.memory_check import check_curves
+    from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
 
     if task not in TASKS:
@@ -103,7 +103,7 @@ def simulate(
 
 def learner_for(data: Data, recipe: str) -> Any:
     """A small perceptron for these rows; with draws of its last layer for strategies that ask for them."""
-    from labelwise.bench.networks import mlp
+    from labelwise.bench.models.networks import mlp
     from labelwise.recipes import get
     from labelwise.signals.spec import LogProbs
     from labelwise.train import TorchLearner
@@ -159,7 +159,7 @@ def _asked(table: Path, own: OwnTable, plan: Comparison, test: float, group: str
 
 
 def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, resumed: bool) -> None:
-    from labelwise.report.words import many
+    from labelwise.io.text import many
 
     what = f"{len(own.classes)} classes" if own.classes else "numbers"
     console.print(
@@ -179,7 +179,7 @@ def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Recor
     """Say so where no model learnt anything: labels saved on the way to nothing are worth nothing."""
     import numpy as np
 
-    from labelwise.report.learnt import nothing_learnt
+    from labelwise.stats.baseline import nothing_learnt
 
     last = [record for record in records if record.round == plan.n]
     if not last:

@@ -30,7 +30,7 @@ def strategies() -> None:
         "N rows, D embedding, C classes, k picks, L labelled rows, K draws, P features.\n"
         "[i]needs[/]: arguments of lw.select (labelled ones as labelled={...}) and options of labelwise select.\n"
         "[i]first batch[/]: can choose before any row is labelled. A strategy's docstring has its formula: "
-        "python -c 'import labelwise.strategies.badge as m; print(m.__doc__)'"
+        "python -c 'import labelwise.strategies.distance.badge as m; print(m.__doc__)'"
     )
 
 

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labelwise.choose import Strategy
-    from labelwise.verify.outcome import Outcome
+    from labelwise.selection import Strategy
+    from labelwise.verify.result import Outcome
     from labelwise.verify.run import Job
 
 MARKS = {"passed": "[green]ok[/]", "failed": "[bold red]NO[/]", "not applicable": "[dim]-[/]"}
@@ -84,8 +84,8 @@ def verify(
 def _strategy(name: str) -> Strategy:
     """One of ours by name, or one of the user's as module:name."""
     from labelwise import strategies
-    from labelwise.choose import Strategy as Kind
     from labelwise.errors import ArgumentError
+    from labelwise.selection import Strategy as Kind
 
     if ":" not in name:
         return strategies.get(name)
@@ -122,7 +122,7 @@ def _run(jobs: list[Job], console: Console, out: Path) -> list[Outcome]:
 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from labelwise.verify.outcome import save_case
+    from labelwise.verify.result import save_case
     from labelwise.verify.run import run
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -202,8 +202,8 @@ def _write(outcomes: list[Outcome], path: Path, seed: int, device: str) -> None:
     """Every outcome with the environment it was found in."""
     import json
 
-    from labelwise.report.atomic import write_text
-    from labelwise.report.environment import environment
+    from labelwise.io.atomic import write_text
+    from labelwise.stats.environment import environment
 
     checks = [one.as_json() for one in outcomes]
     whole = {"ok": all(one.status != "failed" for one in outcomes), "seed": seed, "device": device}

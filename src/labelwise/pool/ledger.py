@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import LabelError, LabelwiseError, RowError, StoreError
-from labelwise.pool.disk import opened, read_all, sync_folder, write_all
+from labelwise.io.files import opened, read_all, sync_folder, write_all
 
 _FIELDS = {"round", "ids", "labels", "weights", "strategy", "notes"}
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError, RowError
-from labelwise.pool.arrays import LARGE, as_array, features_of
-from labelwise.pool.dataset import DatasetSource
-from labelwise.pool.hugging import HuggingSource, is_hugging
 from labelwise.pool.ids import Finder, as_ids, as_runs, from_runs, unique_ids
-from labelwise.pool.images import Size, read_folder
 from labelwise.pool.labels import labels_of
-from labelwise.pool.mapped import file_of
-from labelwise.pool.parquet_rows import TableFiles
 from labelwise.pool.source import OnError, Read, Source, content
-from labelwise.pool.source_of import source_of
-from labelwise.pool.table import LabelType, Wanted, read_table
+from labelwise.pool.sources.arrays import LARGE, as_array, features_of
+from labelwise.pool.sources.dataset import DatasetSource
+from labelwise.pool.sources.factory import source_of
+from labelwise.pool.sources.huggingface import HuggingSource, is_hugging
+from labelwise.pool.sources.images import Size, read_folder
+from labelwise.pool.sources.mapped import file_of
+from labelwise.pool.sources.parquet_rows import TableFiles
+from labelwise.pool.sources.table import LabelType, Wanted, read_table
 
 _SAMPLED = 4096  # rows whose content goes into the fingerprint where reading all would take long
 _BLOCK = 256  # rows whose content is in memory at once for it

@@ -4,13 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelwise.project.meter_reading import Meter as Meter
+    from labelwise.project.loop.heartbeat import Working as Working
+    from labelwise.project.loop.suspects import Suspect as Suspect
+    from labelwise.project.meter.reading import Meter as Meter
     from labelwise.project.project import Neighbour as Neighbour
     from labelwise.project.project import Project as Project
     from labelwise.project.project import Shown as Shown
     from labelwise.project.settings import Settings as Settings
-    from labelwise.project.suspects import Suspect as Suspect
-    from labelwise.project.working import Working as Working
 
 # Looked up on first use: the store alone must not import torch.
 _HOME = {
@@ -18,9 +18,9 @@ _HOME = {
     "Settings": "labelwise.project.settings",
     "Shown": "labelwise.project.project",
     "Neighbour": "labelwise.project.project",
-    "Working": "labelwise.project.working",
-    "Suspect": "labelwise.project.suspects",
-    "Meter": "labelwise.project.meter_reading",
+    "Working": "labelwise.project.loop.heartbeat",
+    "Suspect": "labelwise.project.loop.suspects",
+    "Meter": "labelwise.project.meter.reading",
 }
 __all__ = [*_HOME]
 

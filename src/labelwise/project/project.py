@@ -11,24 +11,24 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError, StoreError
+from labelwise.io.atomic import write_text
 from labelwise.pool import Pool
-from labelwise.project import features
-from labelwise.project.changes import changes, marks
-from labelwise.project.encoders import encoder_of
-from labelwise.project.features import About, Say
-from labelwise.project.meter_reading import Meter, read_meter
-from labelwise.project.pictures import Pictures
-from labelwise.project.place import new_place
-from labelwise.project.recipe import check_recipe
+from labelwise.project.data import features
+from labelwise.project.data.drift import changes, marks
+from labelwise.project.data.encoders import encoder_of
+from labelwise.project.data.features import About, Say
+from labelwise.project.data.new_folder import new_place
+from labelwise.project.data.pictures import Pictures
+from labelwise.project.data.source import Data, Images, Rows, Texts, fingerprint, open_data
+from labelwise.project.loop.check_recipe import check_recipe
+from labelwise.project.loop.heartbeat import Working, read_working
+from labelwise.project.loop.holdout import reserve
+from labelwise.project.loop.snapshot import check_limit, last_seq, session_of, standing
+from labelwise.project.loop.suspects import Suspect, read_suspects
+from labelwise.project.meter.reading import Meter, read_meter
 from labelwise.project.settings import Kind, Settings, is_project, read_settings
-from labelwise.project.slices import reserve
-from labelwise.project.source import Data, Images, Rows, Texts, fingerprint, open_data
-from labelwise.project.standing import check_limit, last_seq, session_of, standing
 from labelwise.project.store import Item, Store
-from labelwise.project.suspects import Suspect, read_suspects
-from labelwise.project.working import Working, read_working
-from labelwise.report.atomic import write_text
-from labelwise.session import Session
+from labelwise.session.session import Session
 
 OWNER = "labelwise"  # who the classes named at the start are from
 LEFT_OUT = "left-out.txt"

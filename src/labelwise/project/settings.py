@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import yaml
 
-from labelwise.choose.memory import bytes_of
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.report.atomic import write_text
+from labelwise.io.atomic import write_text
+from labelwise.selection.memory import bytes_of
 
 VERSION = 1
 FILE = "project.yaml"

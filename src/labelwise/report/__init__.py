@@ -3,8 +3,11 @@
 The figure and the page need matplotlib (extra "bench"), which is imported when one is drawn.
 """
 
-from labelwise.report.atomic import write_text
-from labelwise.report.curves import (
+from labelwise.io.atomic import write_text
+from labelwise.report.figures import png, svg
+from labelwise.report.page import page_html
+from labelwise.report.tables import Row, Stat, Table, cells, csv_text, header, markdown, summarise
+from labelwise.stats.curves import (
     Band,
     Curves,
     area,
@@ -15,13 +18,10 @@ from labelwise.report.curves import (
     learning_curves,
     seed_curves,
 )
-from labelwise.report.figure import png, svg
-from labelwise.report.metric import Metric, metric_named
-from labelwise.report.page import page_html
-from labelwise.report.record import Record, append, from_json, read_records, write
-from labelwise.report.saved import Saved, labels_saved
-from labelwise.report.table import Row, Stat, Table, cells, csv_text, header, markdown, summarise
-from labelwise.report.verdict import Verdict, sentence, verdicts
+from labelwise.stats.metric import Metric, metric_named
+from labelwise.stats.record import Record, append, from_json, read_records, write
+from labelwise.stats.savings import Saved, labels_saved
+from labelwise.stats.verdict import Verdict, sentence, verdicts
 
 __all__ = [
     "Band",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from labelwise.report.style import STYLE
+from labelwise.report.style_sheet import STYLE
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 

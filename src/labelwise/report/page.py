@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from labelwise.errors import ArgumentError
-from labelwise.keys import Key
-from labelwise.report import figure
-from labelwise.report.curves import SPREADS, Curves, Spread, band, learning_curves
+from labelwise.report import figures
 from labelwise.report.html import box, document, pairs, text
-from labelwise.report.learnt import nothing_learnt
-from labelwise.report.metric import Metric
-from labelwise.report.record import Record
-from labelwise.report.saved import MIN_SEEDS, Level, Saved
-from labelwise.report.table import Row, Table, cells, header, memory_note, summarise
-from labelwise.report.verdict import Verdict
+from labelwise.report.tables import Row, Table, cells, header, memory_note, summarise
+from labelwise.rng import Key
+from labelwise.stats.baseline import nothing_learnt
+from labelwise.stats.curves import SPREADS, Curves, Spread, band, learning_curves
+from labelwise.stats.metric import Metric
+from labelwise.stats.record import Record
+from labelwise.stats.savings import MIN_SEEDS, Level, Saved
+from labelwise.stats.verdict import Verdict
 
 
 def page_html(
@@ -136,11 +136,11 @@ def detail(metric: Metric, saved: Saved) -> str:
 def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
     drawn = [
         f'<div class="{name}">'
-        + figure.svg(by_strategy, spread=table.spread, against=table.against, size=size, prefix=name)
+        + figures.svg(by_strategy, spread=table.spread, against=table.against, size=size, prefix=name)
         + "</div>"
-        for name, size in (("wide", figure.WIDE), ("narrow", figure.NARROW))
+        for name, size in (("wide", figures.WIDE), ("narrow", figures.NARROW))
     ]
-    said = figure.caption_of(by_strategy, table.spread, table.against)
+    said = figures.caption_of(by_strategy, table.spread, table.against)
     return f"<figure>{''.join(drawn)}<figcaption>{text(said)}</figcaption></figure>"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from labelwise.errors import extra
-from labelwise.report.caption import FONT, caption, cut, wrapped
-from labelwise.report.curves import Curves, Spread, band
-from labelwise.report.marks import AGAINST, COLOURS, INK, MUTED, PAPER, RULE
+from labelwise.report.captions import FONT, caption, cut, wrapped
+from labelwise.report.line_styles import AGAINST, COLOURS, INK, MUTED, PAPER, RULE
+from labelwise.stats.curves import Curves, Spread, band
 
 ACROSS = 5
 WIDTH, HEIGHT = 2.0, 1.6  # inches of a panel

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labelwise.errors import RowError
 from labelwise.shards.devices import current, sent
-from labelwise.shards.highest import by_value, floor, highest
+from labelwise.shards.topk import by_value, floor, highest
 from labelwise.signals.check import check_block
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
@@ -78,7 +78,9 @@ class Shard:
         self.dtype = computed_in(columns) if dtype is None else dtype
         self.state: dict[str, Tensor] = {}
         self.made: dict[Signal, Tensor] = {}  # columns that a selection makes; they stand before those that came
-        self.shift: dict[Signal, Tensor] = {}  # what is taken off a column when it is read, see choose/centre.py
+        self.shift: dict[
+            Signal, Tensor
+        ] = {}  # what is taken off a column when it is read, see strategies/distance/centering.py
         self.block_bytes: int | None = None  # of a block and its scratch; None is what suits the device
         self.said = ""  # where the rows were placed, for the notes of a selection; nothing where it goes without saying
         self._whose = whose  # what a row is called in an error

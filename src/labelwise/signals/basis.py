@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
-from labelwise.keys import Key
+from labelwise.rng import Key
 from labelwise.signals.spec import Basis
 
 MOST_MONOMIALS = 4096

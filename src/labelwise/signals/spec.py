@@ -157,7 +157,7 @@ class MeanGrad(Signal):
 
 @dataclass(frozen=True)
 class Basis(Signal):
-    """Functions of a row (P,) whose span is what a model of the row may be; signals/basis.py has the maps.
+    """Functions of a row (P,) whose span is what a model of the row may be; basis.py has the maps.
 
     An array `basis` given to `select` takes the place of the map.
 

@@ -1,24 +1,24 @@
 """Strategies: one method, one file. `names()` lists them, `get(name)` makes one with its default parameters."""
 
-from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError
-from labelwise.strategies.acs_fw import AcsFw
-from labelwise.strategies.albl import Albl
-from labelwise.strategies.ally import Ally
-from labelwise.strategies.badge import Badge
-from labelwise.strategies.bait import Bait
-from labelwise.strategies.bald import Bald
-from labelwise.strategies.batchbald import BatchBald
-from labelwise.strategies.bss import Bss
-from labelwise.strategies.dynamical import Dynamical
-from labelwise.strategies.kcenter import KCenter
-from labelwise.strategies.leverage import Leverage
-from labelwise.strategies.probcover import ProbCover
-from labelwise.strategies.sabal import Sabal
-from labelwise.strategies.typiclust import TypiClust
-from labelwise.strategies.uncertainty import Confidence, Entropy, Margin
-from labelwise.strategies.uniform import Random
-from labelwise.strategies.volume import Volume
+from labelwise.selection import Strategy
+from labelwise.strategies.albl.albl import Albl
+from labelwise.strategies.ally.ally import Ally
+from labelwise.strategies.bait.bait import Bait
+from labelwise.strategies.bayesian.acs_fw import AcsFw
+from labelwise.strategies.bayesian.bald import Bald
+from labelwise.strategies.bayesian.batchbald import BatchBald
+from labelwise.strategies.coverage.probcover import ProbCover
+from labelwise.strategies.coverage.typiclust import TypiClust
+from labelwise.strategies.distance.badge import Badge
+from labelwise.strategies.distance.kcenter import KCenter
+from labelwise.strategies.dynamical.dynamical import Dynamical
+from labelwise.strategies.leverage.bss import Bss
+from labelwise.strategies.leverage.leverage import Leverage
+from labelwise.strategies.leverage.volume import Volume
+from labelwise.strategies.random import Random
+from labelwise.strategies.sabal.sabal import Sabal
+from labelwise.strategies.uncertainty.uncertainty import Confidence, Entropy, Margin
 
 # To add a method: its file, its line here, a slow reference in verify/references and its check in verify/against.
 ALL: dict[str, type[Strategy]] = {

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import RowError
-from labelwise.signals.forward import at_rest, count, forward, rows_of
-from labelwise.signals.ghost.collect import Asked
-from labelwise.signals.ghost.losses import Loss
-from labelwise.signals.gradients import Gradient, RowGradients
-from labelwise.signals.head import Output, logits_of
+from labelwise.signals.gradients.collect import Asked
+from labelwise.signals.gradients.losses import Loss
+from labelwise.signals.gradients.read_gradients import Gradient, RowGradients
+from labelwise.signals.model.forward import at_rest, count, forward, rows_of
+from labelwise.signals.model.head import Output, logits_of
 
 
 @dataclass(frozen=True)

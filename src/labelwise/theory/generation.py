@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
-from labelwise.signals import head as heads
-from labelwise.signals.forward import ModelReader, forward, home
+from labelwise.signals.model import head as heads
+from labelwise.signals.model.forward import ModelReader, forward, home
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.signals.forward import count, rows_of
-from labelwise.signals.gradients import RowGradients
-from labelwise.signals.head import Output
+from labelwise.signals.gradients.read_gradients import RowGradients
+from labelwise.signals.model.forward import count, rows_of
+from labelwise.signals.model.head import Output
 
 NUMBERS = 1 << 26  # of gradients held at a time: 256 MB in float32
 BATCH = 64  # rows of one forward pass

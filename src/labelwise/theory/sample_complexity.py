@@ -28,12 +28,12 @@ from typing import Any
 
 import torch
 
-from labelwise.choose.door import key_of
-from labelwise.choose.own_arrays import as_tensor
-from labelwise.choose.whiten import Whitened, whitened
 from labelwise.errors import ArgumentError
+from labelwise.selection.as_tensor import as_tensor
+from labelwise.selection.validate import key_of
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Basis, Embedding, Features
+from labelwise.strategies.leverage.whiten import Whitened, whitened
 
 C0 = 3.0
 DRAWS = 1.57  # measured: draws of the procedure over d (1 - gamma^2) / gamma^2

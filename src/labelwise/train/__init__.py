@@ -3,10 +3,10 @@
 from labelwise.train.evaluate import evaluate
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
-from labelwise.train.objective import Mean, Objective, Weighted
-from labelwise.train.primal_dual import PrimalDual
-from labelwise.train.sklearn_learner import SklearnLearner
-from labelwise.train.torch_learner import TorchLearner
+from labelwise.train.objectives.objective import Mean, Objective, Weighted
+from labelwise.train.objectives.primal_dual import PrimalDual
+from labelwise.train.sklearn import SklearnLearner
+from labelwise.train.torch.learner import TorchLearner
 
 __all__ = [
     "Fit",

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
-from labelwise.signals.ensemble import EnsembleReader
+from labelwise.signals.draws.ensemble import EnsembleReader
 from labelwise.signals.read import Reader
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
-from labelwise.train.lesson import Lesson, Taught, calibrating, going_on, with_objective
-from labelwise.train.objective import Objective
+from labelwise.train.objectives.objective import Objective
+from labelwise.train.training_data import Lesson, Taught, calibrating, going_on, with_objective
 
 
 class EnsembleLearner(Taught):

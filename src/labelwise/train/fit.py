@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import LabelError, RowError
-from labelwise.keys import Key
 from labelwise.pool import Pool
+from labelwise.rng import Key
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import Signal
 

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError, ModelError
-from labelwise.keys import Key
 from labelwise.pool import Pool
-from labelwise.signals.draws import HeadDraws, check_draws
-from labelwise.signals.forward import ModelReader, home
-from labelwise.signals.head import named_module
-from labelwise.signals.laplace import Curvature
+from labelwise.rng import Key
+from labelwise.signals.draws.draws import HeadDraws, check_draws
+from labelwise.signals.draws.laplace import Curvature
+from labelwise.signals.model.forward import ModelReader, home
+from labelwise.signals.model.head import named_module
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.train.fit import Fit, Learner
 from labelwise.train.learner import learner_of
-from labelwise.train.lesson import Lesson, Taught, calibrating, going_on, with_objective
-from labelwise.train.objective import Objective
+from labelwise.train.objectives.objective import Objective
+from labelwise.train.training_data import Lesson, Taught, calibrating, going_on, with_objective
 
 
 class LaplaceLearner(Taught):

@@ -8,8 +8,8 @@ from torch import nn
 
 from labelwise.errors import ArgumentError
 from labelwise.train.fit import Learner
-from labelwise.train.sklearn_learner import SklearnLearner, is_regressor
-from labelwise.train.torch_learner import TorchLearner
+from labelwise.train.sklearn import SklearnLearner, is_regressor
+from labelwise.train.torch.learner import TorchLearner
 
 
 def learner_of(model: Any, task: Literal["classify", "regress"] | None = None) -> Learner:

@@ -1,7 +1,7 @@
 """Verify: every strategy against slow references from the papers, its invariances and the theorems, where it runs."""
 
 from labelwise.verify.invariances import INVARIANCES
-from labelwise.verify.outcome import CheckFailed, NotApplicable, Outcome, Report
+from labelwise.verify.result import CheckFailed, NotApplicable, Outcome, Report
 from labelwise.verify.run import check_strategy
 
 __all__ = ["INVARIANCES", "CheckFailed", "NotApplicable", "Outcome", "Report", "check_strategy"]

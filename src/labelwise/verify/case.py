@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.choose import Selection, Strategy
-from labelwise.keys import Key
-from labelwise.verify.outcome import NotApplicable
+from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
 from labelwise.verify.problems import Problem, chosen
+from labelwise.verify.result import NotApplicable
 
 
 @dataclass

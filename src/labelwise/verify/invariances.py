@@ -12,13 +12,13 @@ import numpy as np
 import numpy.random as numpy_random
 import torch
 
-from labelwise.choose import Selection, Strategy
 from labelwise.errors import NumericsError
-from labelwise.keys import Key
+from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
 from labelwise.shards import Shards
 from labelwise.shards import shards as shards_module
-from labelwise.verify.outcome import CheckFailed, NotApplicable
 from labelwise.verify.problems import Problem, asked, chosen, pool_of, same, same_ids, true, with_labelled
+from labelwise.verify.result import CheckFailed, NotApplicable
 
 NUDGE = 1e-6  # how far float32 may put a number from its place
 SMALLEST_BLOCK = 64  # rows; see shards/shards.py

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from labelwise.arrays import select
-from labelwise.choose import Selection, Strategy
-from labelwise.choose.door import ARRAYS
-from labelwise.keys import Key
+from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
+from labelwise.selection.validate import ARRAYS
 from labelwise.shards import Shards, computed_in, shards_of
 from labelwise.signals.spec import Basis, GradSketch, Label, LabelProbs, LogProbs, Signal, stored
-from labelwise.verify.outcome import CheckFailed, NotApplicable
+from labelwise.verify.result import CheckFailed, NotApplicable
 
 ROWS = 150  # three blocks of the smallest size
 PICKS = 12

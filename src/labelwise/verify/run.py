@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from labelwise import strategies
-from labelwise.choose import Strategy
 from labelwise.errors import ArgumentError, LabelwiseError, NeedError
-from labelwise.keys import Key
-from labelwise.verify.against import REFERENCES
+from labelwise.rng import Key
+from labelwise.selection import Strategy
 from labelwise.verify.case import Case, Check
+from labelwise.verify.compare import REFERENCES
 from labelwise.verify.invariances import INVARIANCES, Invariance
-from labelwise.verify.outcome import CheckFailed, NotApplicable, Outcome, Report
 from labelwise.verify.problems import Problem, close, problem_for, same_ids, with_labelled
+from labelwise.verify.result import CheckFailed, NotApplicable, Outcome, Report
 from labelwise.verify.theorems import THEOREMS
 
 # A reference of a user: (arrays, ids, k, seed) -> the ids expected, in order, or a pair of ids and weights.

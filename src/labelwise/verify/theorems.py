@@ -9,24 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelwise.choose import sparse
-from labelwise.choose.barrier import Barrier
-from labelwise.choose.joint import Joint
-from labelwise.keys import Key
+from labelwise.rng import Key
 from labelwise.signals.rows import Factored
-from labelwise.strategies.bss import ALWAYS_GOOD
+from labelwise.strategies.ally import reference as slow_ally
+from labelwise.strategies.bayesian import reference as slow_bayes
+from labelwise.strategies.bayesian.joint_entropy import Joint
+from labelwise.strategies.distance.reference import sq_distances
+from labelwise.strategies.dynamical import reference as slow_dynamical
+from labelwise.strategies.leverage import reference as slow_barrier
+from labelwise.strategies.leverage.barrier import Barrier
+from labelwise.strategies.leverage.bss import ALWAYS_GOOD
+from labelwise.strategies.sabal import problem as sparse
+from labelwise.strategies.sabal import reference as slow_sabal
 from labelwise.theory.alignment import one_hot, theorem_1, theorem_2
 from labelwise.theory.dynamics import Dynamics
 from labelwise.train import PrimalDual
-from labelwise.verify.against.sabal import inputs, vectors
 from labelwise.verify.case import Case, Check
+from labelwise.verify.compare.sabal import inputs, vectors
 from labelwise.verify.problems import close, same_ids, true
-from labelwise.verify.references import ally as slow_ally
-from labelwise.verify.references import barrier as slow_barrier
-from labelwise.verify.references import bayes as slow_bayes
-from labelwise.verify.references import dynamical as slow_dynamical
-from labelwise.verify.references import sabal as slow_sabal
-from labelwise.verify.references.distances import sq_distances
 
 
 def cover_radius(case: Case) -> None:

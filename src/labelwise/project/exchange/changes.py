@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from labelwise.project.exchange.entries import ballots
-from labelwise.project.exchange.finder import Finder
-from labelwise.project.exchange.found_labels import FoundFile, FoundLabel
+from labelwise.project.exchange.match_rows import Finder
+from labelwise.project.exchange.read_labels import FoundFile, FoundLabel
 from labelwise.project.project import Project
 from labelwise.project.store import Answer, Event
 

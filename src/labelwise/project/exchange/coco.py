@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.errors import ArgumentError, SourceError
+from labelwise.project.data.source import Images
 from labelwise.project.exchange.entries import Entries
 from labelwise.project.exchange.folders import images_of
 from labelwise.project.project import Project
-from labelwise.project.source import Images
 
 
 def coco(project: Project, found: Entries) -> dict[str, Any]:

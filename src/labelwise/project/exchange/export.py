@@ -11,13 +11,13 @@ from typing import Literal
 from urllib.parse import quote
 
 from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.atomic import write_pieces
 from labelwise.project.exchange.coco import coco
 from labelwise.project.exchange.entries import INCLUDE, Entries, Include, entries
 from labelwise.project.exchange.folders import write_folders
 from labelwise.project.exchange.studio_json import task
 from labelwise.project.exchange.tables import csv_text, parquet_bytes
 from labelwise.project.project import Project
-from labelwise.report.atomic import write_pieces
 
 Format = Literal["csv", "parquet", "folders", "label-studio", "coco"]
 FORMATS: tuple[Format, ...] = ("csv", "parquet", "folders", "label-studio", "coco")

@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError, StoreError
-from labelwise.project.exchange.cells import guarded, restored
+from labelwise.io.atomic import write_text
+from labelwise.project.data.source import Images, open_data
+from labelwise.project.exchange.csv_cells import guarded, restored
 from labelwise.project.exchange.entries import Entries, Entry
-from labelwise.project.exchange.names import Names
+from labelwise.project.exchange.file_names import Names
 from labelwise.project.project import Project
-from labelwise.project.source import Images, open_data
-from labelwise.report.atomic import write_text
 
 LIST = "labels.csv"
 _ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}

@@ -13,10 +13,10 @@ from typing import Any
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.project.exchange.entries import ballots, classes_of
 from labelwise.project.exchange.export import image_address
-from labelwise.project.exchange.found_labels import person, seconds_of, value_of
+from labelwise.project.exchange.read_labels import person, seconds_of, value_of
 from labelwise.project.exchange.studio_client import Client
 from labelwise.project.exchange.studio_json import Control, data_of, prediction
-from labelwise.project.exchange.studio_place import control_in, read_place, settle
+from labelwise.project.exchange.studio_link import control_in, read_place, settle
 from labelwise.project.project import Project
 
 BATCH = 50  # tasks of one request

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from labelwise.errors import SourceError, extra
-from labelwise.project.exchange.cells import guarded
+from labelwise.project.exchange.csv_cells import guarded
 from labelwise.project.exchange.entries import Entries, Entry
 from labelwise.project.project import Project
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from labelwise.project.store.book import Book
+from labelwise.project.store.pick_queue import Book
 from labelwise.project.store.schema import lease, pick
 
 

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import func, select
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.project.store import checks, history, leases, migration, turns
+from labelwise.project.store import assignment, checks, event_log, leases, migration
 from labelwise.project.store import picks as shelf
 from labelwise.project.store.agreement import agreement
-from labelwise.project.store.book import Book, lines
 from labelwise.project.store.database import Database, lock_person
-from labelwise.project.store.fold import Fold, Line
+from labelwise.project.store.pick_queue import Book, lines
+from labelwise.project.store.projection import Fold, Line
 from labelwise.project.store.records import Agreement, Answer, Event, Item, Kind, Pick, Progress, Round, Task
 from labelwise.project.store.schema import lease
 
@@ -83,8 +83,8 @@ class Store:
         """Add a class; one that is there already gives the event that added it."""
         name, who = checks.named("the name of a class", name).strip(), checks.named("the name of a person", who)
         with self._database.writing() as connection:
-            found = history.class_event(connection, name)
-            return found or history.append(connection, [{"who": who, "kind": "class", "value": name}])[0]
+            found = event_log.class_event(connection, name)
+            return found or event_log.append(connection, [{"who": who, "kind": "class", "value": name}])[0]
 
     def add_round(self, round: Round, picks: Sequence[Pick]) -> None:
         """Add a round with its picks in the order they are to be asked, all or nothing."""
@@ -113,14 +113,14 @@ class Store:
         with self._database.leasing() as connection:
             lock_person(connection, who)
             with self._book.lock:
-                held = turns.take(connection, self._book, who, time.time() + lease_seconds, skip)
+                held = assignment.take(connection, self._book, who, time.time() + lease_seconds, skip)
             return None if held is None else shelf.tasks(connection, [held.row], {held.row: held})[0]
 
     def peek(self, who: str, n: int) -> list[Task]:
         """What comes after the task this person holds now; nothing is leased."""
         with self._database.reading() as connection:
             with self._book.lock:
-                rows, held = turns.ahead(connection, self._book, who, n)
+                rows, held = assignment.ahead(connection, self._book, who, n)
             return shelf.tasks(connection, rows, held)
 
     def release(self, who: str) -> None:
@@ -137,7 +137,7 @@ class Store:
         seconds = checks.seconds(seconds)
         checks.plain("a note", note)
         with self._database.writing() as connection, self._book.lock:
-            done = history.repeated(connection, token, who)
+            done = event_log.repeated(connection, token, who)
             if done is not None:
                 return done
             held = leases.by_token(connection, token)
@@ -148,11 +148,11 @@ class Store:
             leases.lock_pick(connection, held.row, wait=True)
             self._book.refresh(connection)
             checks.answer(kind, value, self._book.fold.classes)
-            turns.check(connection, self._book, held)
+            assignment.check(connection, self._book, held)
             leases.drop(connection, held.row, who)
             values = {"who": who, "kind": kind, "row": held.row, "value": value, "seconds": seconds, "note": note}
             values |= {"token": token, **shelf.provenance(connection, held.row)}
-            return history.append(connection, [values])[0]
+            return event_log.append(connection, [values])[0]
 
     def undo(self, who: str, token: str | None = None, lease_seconds: float = LEASE_SECONDS) -> Event | None:
         """Take back this person's last answer and give them the row again; None when there is nothing to take back.
@@ -160,7 +160,7 @@ class Store:
         With a token of the caller's, a request sent twice takes back one answer.
         """
         with self._database.writing() as connection, self._book.lock:
-            done = history.repeated(connection, token, who) if token else None
+            done = event_log.repeated(connection, token, who) if token else None
             if done is not None:
                 return done
             self._book.refresh(connection)
@@ -172,7 +172,7 @@ class Store:
                 now = time.time()
                 leases.grant(connection, row, who, now, now + lease_seconds, redo=True)
             values = {"who": who, "kind": "undo", "row": row, "undoes": seq, **shelf.provenance(connection, row)}
-            return history.append(connection, [values | ({"token": token} if token else {})])[0]
+            return event_log.append(connection, [values | ({"token": token} if token else {})])[0]
 
     def change(
         self,
@@ -190,7 +190,7 @@ class Store:
         checks.named("a token", token)
         checks.plain("a note", note)
         with self._database.writing() as connection, self._book.lock:
-            done = history.repeated(connection, token, who)
+            done = event_log.repeated(connection, token, who)
             if done is not None:
                 return done
             row = shelf.read_items(connection, [row])[0].row
@@ -199,19 +199,19 @@ class Store:
             checks.answer(kind, value, self._book.fold.classes)
             leases.drop(connection, row, who)
             values = {"who": who, "kind": kind, "row": row, "value": value, "seconds": seconds, "note": note}
-            return history.append(connection, [values | {"token": token} | shelf.provenance(connection, row)])[0]
+            return event_log.append(connection, [values | {"token": token} | shelf.provenance(connection, row)])[0]
 
     def note(self, who: str, row: int, text: str, token: str) -> Event:
         """A note on a row, which changes no answer."""
         checks.named("the name of a person", who)
         checks.named("a note", text)
         with self._database.writing() as connection:
-            done = history.repeated(connection, token, who)
+            done = event_log.repeated(connection, token, who)
             if done is not None:
                 return done
             shelf.read_items(connection, [row])
             values = {"who": who, "kind": "note", "row": int(row), "note": text, "token": token}
-            return history.append(connection, [values])[0]
+            return event_log.append(connection, [values])[0]
 
     def import_labels(self, labels: Iterable[tuple[int, str]], who: str) -> int:
         """Labels from elsewhere, all or none; how many were new. What this name says already is not written again."""
@@ -226,14 +226,14 @@ class Store:
                 ballot = self._book.fold.ballot(row, who)
                 if ballot is None or (ballot.kind, ballot.value) != ("label", value):
                     values.append({"who": who, "kind": "import", "row": row, "value": value})
-            return len(history.append(connection, values))
+            return len(event_log.append(connection, values))
 
     # --- views -------------------------------------------------------------------------------------------------------
 
     def events(self, after: int = 0, limit: int | None = None) -> list[Event]:
         """The history after event `after`, oldest first."""
         with self._database.reading() as connection:
-            return history.read(connection, after, limit)
+            return event_log.read(connection, after, limit)
 
     def answers(self, upto: int | None = None) -> dict[int, Answer]:
         """Where each answered row stands, now or after event `upto`."""

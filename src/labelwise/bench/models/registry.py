@@ -1,0 +1,201 @@
+"""Models of the benchmark by name: `linear`, `mlp`, the networks of convnets.py, or any class of scikit-learn.
+
+Draws of the weights, which Bayesian strategies ask for, come from a Laplace approximation of the trained last layer.
+It is made after training, for those strategies alone, so that all strategies are compared on the same trained model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from labelwise import recipes
+from labelwise.bench.data.load import Data
+from labelwise.bench.models import convnets
+from labelwise.bench.models.networks import mlp
+from labelwise.bench.models.paper_training import BestOnTest, Until, augmentation
+from labelwise.bench.suite.config import named
+from labelwise.errors import ArgumentError
+from labelwise.selection import Strategy
+from labelwise.signals.spec import (
+    Duals,
+    Embedding,
+    Features,
+    GradNorm,
+    GradSketch,
+    Label,
+    LabelProbs,
+    LogProbs,
+    LossJvp,
+    Prediction,
+    Probs,
+    Signal,
+    stored,
+)
+from labelwise.train import Learner, SklearnLearner, TorchLearner, Weighted
+from labelwise.train.laplace import laplace
+from labelwise.train.sklearn import is_regressor
+
+_OPTIMISER = ("epochs", "batch", "lr", "weight_decay", "momentum", "optimiser", "schedule", "patience", "restart")
+TRAINING = (*_OPTIMISER, "holdout", "holdout_from", "augment", "until", "best_on_test")
+DRAWS = 100
+DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width
+_ALWAYS = (Features, Label, Embedding)
+_TORCH = (*_ALWAYS, GradNorm, LossJvp, GradSketch, Duals)
+_OF_DATA = ("inputs", "outputs", "channels", "size")  # parameters of a network that the data set decides
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model by name: a kind with parameters."""
+
+    name: str
+    kind: str  # linear, mlp, a function of convnets.py, or the dotted path of a class
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is a network that is trained by torch."""
+        return "." not in self.kind
+
+
+def networks() -> dict[str, Callable[..., convnets.Factory]]:
+    """The networks by name."""
+    own = vars(convnets).values()
+    made = [one for one in own if inspect.isfunction(one) and one.__module__ == convnets.__name__]
+    by_name = {one.__name__: one for one in made if not one.__name__.startswith("_")}
+    return {"linear": mlp, "mlp": mlp, **{name: one for name, one in by_name.items() if "outputs" in _names(one)}}
+
+
+def read_model(entry: Any, where: str) -> ModelSpec:
+    """The model of a configuration: a name, or a mapping with `name`, `kind` or `class`, and parameters."""
+    section = named(entry, where)
+    name = section.text("name")
+    section.where = f"{where}: {name}"
+    path, kind = section.text("class", None), section.text("kind", name)
+    spec = ModelSpec(name, path or {"logistic": "linear"}.get(kind, kind), section.rest())
+    if path is not None:
+        _estimator(spec, section.where)
+        return spec
+    if spec.kind not in networks():
+        known = ", ".join(networks())
+        raise section.error("kind", f"one of {known}, or class: a dotted path such as sklearn.svm.SVC", spec.kind)
+    shape = [one for one in _names(networks()[spec.kind]) if one not in _OF_DATA and spec.kind != "linear"]
+    for one in spec.parameters:
+        if one not in (*shape, *TRAINING, "draws"):
+            known = ", ".join([*shape, *TRAINING, "draws"])
+            raise ArgumentError(f"{section.where}: expected parameters among {known}; found {one!r}")
+    try:
+        TorchLearner(nn.Identity(), **_training(spec))
+    except (ArgumentError, TypeError) as error:
+        raise ArgumentError(f"{section.where}: {error}") from error
+    return spec
+
+
+def why_not(model: ModelSpec, strategy: Strategy, task: str) -> str | None:
+    """Why a strategy cannot be used with this model for this task; None where it can."""
+    if not model.is_torch and is_regressor(_estimator(model, model.name)) != (task == "regress"):
+        return "the model is a classifier" if task == "regress" else "the model is a regressor"
+    form = strategy.for_regression() if task == "regress" else strategy
+    if form is None:
+        return "it asks for class probabilities, and the labels are numbers"
+    recipe = recipes.get(strategy)
+    if recipe.objective is not None and not model.is_torch:
+        return f"it trains by {type(recipe.objective).__name__}, which takes a torch model"
+    if recipe.restart is False and not model.is_torch:
+        return "it trains on from the last weights, which takes a torch model"
+    for signal in stored(form.needs.pool + form.needs.labelled):
+        if not _gives(model, signal, task):
+            return f"it needs {type(signal).__name__}, which this model does not give"
+    return None
+
+
+def learner_for(spec: ModelSpec, data: Data, strategy: Strategy | None, weights: bool, device: str) -> Learner:
+    """The learner of one cell. `strategy` decides whether draws are made; with `weights` picks count by theirs."""
+    if not spec.is_torch:
+        return SklearnLearner(_estimator(spec, f"models: {spec.name}"), use_weights=weights)
+    learner = TorchLearner(
+        _factory(spec, data, torch.device(device)),
+        loss="mse" if data.task == "regress" else "cross_entropy",
+        valid=None if data.valid is None else (data.valid, data.valid.labels),
+        look=_look(spec, data),
+        **{**({"objective": Weighted()} if weights else {}), **_training(spec)},
+    )
+    if spec.kind.startswith("bayesian"):
+        return learner  # draws are those of its own last layer
+    needs = () if strategy is None else stored(strategy.needs.pool + strategy.needs.labelled)
+    if any(isinstance(signal, LogProbs) for signal in needs):
+        return laplace(learner, draws=int(spec.parameters.get("draws", DRAWS)))
+    return learner
+
+
+def _gives(model: ModelSpec, signal: Signal, task: str) -> bool:
+    if model.is_torch:
+        known: tuple[type[Signal], ...] = (*_TORCH, *((Prediction,) if task == "regress" else (Probs, LabelProbs)))
+        return isinstance(signal, known) or (task == "classify" and isinstance(signal, LogProbs))
+    known = (*_ALWAYS, *((Prediction,) if task == "regress" else (Probs, LabelProbs)))
+    members = hasattr(_class(model.kind, model.name), "estimators_samples_") or "Forest" in model.kind
+    return isinstance(signal, known) or (members and isinstance(signal, LogProbs))
+
+
+def _factory(spec: ModelSpec, data: Data, device: torch.device) -> convnets.Factory:
+    """A function that makes the network: weights are drawn on the CPU, then moved."""
+    outputs = 1 if data.task == "regress" else len(data.classes or ())
+    one = data.pool.inputs(data.pool.ids[:1])
+    shape = {key: value for key, value in spec.parameters.items() if key not in (*TRAINING, "draws")}
+    wanted = _names(networks()[spec.kind])
+    if spec.kind == "linear":
+        shape["hidden"] = ()
+    if "inputs" in wanted:
+        shape["inputs"] = one[0].numel()
+    elif one.ndim != 4:
+        raise ArgumentError(
+            f"models: {spec.name}: expected images (channels, height, width); a row of {data.name} has the "
+            f"shape {tuple(one[0].shape)}"
+        )
+    else:
+        shape |= {"channels": one.shape[1]} | ({"size": one.shape[2]} if "size" in wanted else {})
+    make = networks()[spec.kind](outputs=outputs, **shape)
+    # With the channels last, wide convolutions train half as fast again on a GPU (benchmarks/training_device.py).
+    last = device.type == "cuda" and spec.kind in DEEP
+    form = torch.channels_last if last else torch.preserve_format
+    return lambda: make().to(device, memory_format=form)  # type: ignore[call-overload]
+
+
+def _training(spec: ModelSpec) -> dict[str, Any]:
+    """The arguments of TorchLearner that the parameters stand for."""
+    given = {key: value for key, value in spec.parameters.items() if key in TRAINING and key != "best_on_test"}
+    if "augment" in given:
+        given["augment"] = augmentation(given["augment"])
+    until = given.pop("until", None)
+    return given if until is None else {**given, "objective": Until(*until)}
+
+
+def _look(spec: ModelSpec, data: Data) -> BestOnTest | None:
+    every = spec.parameters.get("best_on_test")
+    return None if every is None else BestOnTest(data.test, data.test_labels, int(every))
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _class(path: str, name: str) -> Any:
+    module, _, own = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), own)
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(f"models: {name}: class: expected the path of a class, found {path!r} ({error})") from error
+
+
+def _estimator(spec: ModelSpec, where: str) -> Any:
+    try:
+        return _class(spec.kind, spec.name)(**spec.parameters)
+    except TypeError as error:
+        raise ArgumentError(f"{where}: {spec.kind} does not take these parameters: {error}") from error

@@ -1,0 +1,189 @@
+"""Kept runs: a folder in which every finished round of every run is on disk, and a run that was stopped goes on.
+
+The records are all the state there is. The first batch follows from the seed; picks, their weights and the notes a
+strategy wants back are in the records. Going on puts them into a session again, and since a fit is a function of
+answers and seed, the next round is the one that would have come. Only where training goes on from the last weights is a
+model kept too, under the number of its round, before the record of that round is written: a record never refers to a
+model that is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.bench.suite.curve import Curve
+from labelwise.errors import StoreError
+from labelwise.io.atomic import write_pieces
+from labelwise.io.files import opened, sync_folder
+from labelwise.session.session import Session
+from labelwise.stats.record import Record, append, read_records
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, one runner at a time is up to the user
+    fcntl = None  # type: ignore[assignment]
+
+MODELS = "models"
+AGAIN = "its rounds run again when the same command goes on, and all other runs are kept"
+
+
+def kept_rounds(path: Path, curve: Callable[[], Curve], rounds: int, name: str) -> Iterator[Record]:
+    """Walk what is left of the run `name`, whose records are in the file `path`; each is on disk when it is given.
+
+    `curve` is called only where something is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A worker whose runner was killed may still be at its last round: it is waited for.
+    with opened(path, os.O_RDWR | os.O_CREAT):
+        sync_folder(path.parent)
+        done = records_of_run(path, name)
+        if len(done) > rounds:
+            return
+        made = curve()
+        start = made.begin()
+        _replay(made, done, path)
+        for number in range(len(done), rounds + 1):
+            record = made.walk(number)
+            if number == 0:
+                record = replace(record, notes={**record.notes, "start": start.tolist()})
+            if made.goes_on:
+                _save(made.session, _model(path, number))
+            append(path, record)
+            if number:
+                _model(path, number - 1).unlink(missing_ok=True)
+            yield record
+        _model(path, rounds).unlink(missing_ok=True)
+
+
+def records_of(path: Path, advice: str = AGAIN) -> list[Record]:
+    """The records of a file; where one cannot be read, the StoreError says what comes of removing the file."""
+    try:
+        return read_records(path)
+    except StoreError as error:
+        raise StoreError(f"{error} Remove that file, {path}: {advice}") from error
+
+
+def records_of_run(path: Path, name: str = "", advice: str = AGAIN) -> list[Record]:
+    """The records of a file that holds one run, from round 0 on; `name` is that of the run, or how it ends."""
+    found = records_of(path, advice)
+    for number, record in enumerate(found):
+        if record.round != number or record.run != found[0].run or not record.run.endswith(name):
+            wanted = found[0].run if found[0].run.endswith(name) else name.lstrip("/")
+            raise StoreError(
+                f"{path}, line {number + 1}: expected round {number} of {wanted}, found round {record.round} of "
+                f"{record.run}. Remove that file, {path}: {advice}"
+            )
+    return found
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder, for one runner alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(folder / ".lock", "a")  # noqa: SIM115
+    except OSError as error:
+        raise StoreError(f"{folder}: a run cannot be kept there ({error}); name another folder with --out") from error
+    with stream:
+        try:
+            if fcntl is not None:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"{folder} is in use by another runner; nothing was changed. Wait for it, stop it, or name another "
+                "folder with --out"
+            ) from None
+        yield
+
+
+def begun(path: Path, settings: dict[str, Any]) -> bool:
+    """Whether a run with these settings was begun, by the file that holds them; StoreError where it was another."""
+    if not path.exists():
+        return False
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} cannot be read: expected the settings of the run as JSON, found {error}. If you ask for the same "
+            "as when the run began, remove that file and its records are gone on with; else name another folder with "
+            "--out"
+        ) from error
+    found = differences(before, json.loads(json.dumps(settings)))
+    if found:
+        shown = "\n".join(f"  {line}" for line in found[:20])
+        raise StoreError(
+            f"{path.parent} holds a run of another configuration; nothing was changed. What differs:\n{shown}\n"
+            f"Ask for the same as before to go on ({path.name} there has it), or name another folder with --out"
+        )
+    return True
+
+
+def differences(before: Any, now: Any, where: str = "", sides: tuple[str, str] = ("in the run", "now")) -> list[str]:
+    """One line for each value that differs between two settings; `sides` is what each of the two is called."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            line
+            for key in dict.fromkeys([*before, *now])
+            for line in differences(before.get(key), now.get(key), f"{where}.{key}".lstrip("."), sides)
+        ]
+    one, other = sides
+    if isinstance(before, list | tuple) and isinstance(now, list | tuple):
+        pairs = enumerate(zip(before, now))
+        lines = [line for i, (a, b) in pairs for line in differences(a, b, f"{where}[{i}]", sides)]
+        if len(before) != len(now):
+            lines.append(f"{where}: {len(before)} entries {one}, {len(now)} {other}")
+        return lines
+    return [] if before == now else [f"{where or 'all of it'}: {before!r} {one}, {now!r} {other}"]
+
+
+def _replay(curve: Curve, done: list[Record], path: Path) -> None:
+    """Put the rounds of earlier records into a session that holds the first batch."""
+    session = curve.session
+    for record in done:
+        answers = session.as_answers(curve.answers(np.array(record.picked)))
+        weights = record.notes.get("weights", [1.0] * len(record.picked))
+        back = record.notes["selection"] if session.recipe.strategy.needs.history else {}
+        session.ledger.add(record.round + 1, record.picked, answers, weights, session.recipe.name, back)
+    if done and curve.goes_on:
+        _load(session, path, done[-1])
+
+
+def _model(path: Path, number: int) -> Path:
+    """The model of a round of the run in `path`, where training goes on from it."""
+    return path.parent.parent / MODELS / f"{path.stem}--{number}.pt"
+
+
+def _save(session: Session, path: Path) -> None:
+    fit = session.fit() if session._fit is None else session._fit[1]
+    stream = io.BytesIO()
+    torch.save({"ids": fit.ids, "state": dict(fit.state or {})}, stream)
+    write_pieces(path, [stream.getvalue()])
+
+
+def _load(session: Session, records: Path, last: Record) -> None:
+    """The model that the next round goes on from, as that of the rows that were labelled then."""
+    path = _model(records, last.round)
+    try:
+        found: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        ids: Tensor = found["ids"]
+        state: dict[str, Tensor] = found["state"]
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise StoreError(
+            f"{path} {what}: training goes on from the model of round {last.round}. Remove the records of "
+            f"{last.run}, {records}: {AGAIN}"
+        ) from error
+    assert session.learner is not None
+    session._fit = (last.labels, session.learner.restore(state, ids))

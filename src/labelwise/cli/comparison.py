@@ -1,0 +1,248 @@
+"""What `labelwise demo` and `labelwise simulate` share: the live display of a comparison, its table, page and files."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labelwise.cli.interrupted import Stopped
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from labelwise.bench.suite.compare import Comparison
+    from labelwise.report.tables import Table
+    from labelwise.stats.record import Record
+
+ENOUGH = "[dim]As many as a verdict takes: 6 for one strategy beside random, 7 for two or three, ...[/]"
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a comparison is called, how it is measured, and what its page says about it."""
+
+    title: str
+    metric: str
+    protocol: Mapping[str, str]
+    next: Sequence[tuple[str, str]]  # commands to go on with, and what they are for
+    goes_on: bool  # whether a stopped run goes on when the same command is given again
+    others: Sequence[str] = ()  # further metrics, each with a table of its own
+
+
+def check_place(out: Path) -> None:
+    """Raise now, and not after the runs, when nothing can be written to the folder."""
+    from labelwise.errors import StoreError
+
+    try:
+        made = not out.exists()
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".labelwise-probe"
+        probe.touch()
+        probe.unlink()
+        if made:
+            out.rmdir()
+    except OSError as error:
+        raise StoreError(f"--out {out}: results cannot be written there ({error}); name another folder") from error
+
+
+def check_drawing() -> None:
+    """Raise now, and not after the runs, when the figure cannot be drawn."""
+    from labelwise.errors import extra
+
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise extra("matplotlib", "bench") from error
+
+
+def names_of(recipes: str) -> tuple[str, ...]:
+    """Names with commas between them, each once, random first."""
+    return tuple(dict.fromkeys(["random", *(one.strip() for one in recipes.split(",") if one.strip())]))
+
+
+def enough(names: Sequence[str]) -> int:
+    """The fewest seeds with which one of these, random among them, can be told from random."""
+    from labelwise.stats.paired import seeds_needed
+    from labelwise.stats.verdict import LEVEL
+
+    return seeds_needed(max(1, len(names) - 1), LEVEL)
+
+
+def watch(plan: Comparison, records: Iterable[Record], console: Console, about: About) -> tuple[list[Record], bool]:
+    """Take the records in while showing how far they are; whether Ctrl-C stopped them."""
+    from rich.live import Live
+
+    taken: list[Record] = []
+    stopped = False
+    with Live(_display(plan, taken, about.metric), console=console, refresh_per_second=4) as live:
+        try:
+            for record in records:
+                taken.append(record)
+                live.update(_display(plan, taken, about.metric))
+        except KeyboardInterrupt:
+            stopped = True
+    if not console.is_terminal:
+        console.print()  # the display ends without a line end there
+    return taken, stopped
+
+
+def whole_seeds(plan: Comparison, records: list[Record]) -> list[Record]:
+    """The records of the seeds that every recipe ran to the end."""
+    count: dict[int, int] = {}
+    for record in records:
+        count[record.seed] = count.get(record.seed, 0) + 1
+    return [record for record in records if count[record.seed] == len(plan.recipes) * (plan.n + 1)]
+
+
+def _display(plan: Comparison, records: list[Record], metric: str) -> RenderableType:
+    """How far it is, and the curves so far: mean test metric of each recipe from the first to the last label."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    from labelwise.stats.metric import metric_named
+
+    measured = metric_named(metric)
+    done, total = len(records), plan.records
+    head = Table.grid(padding=(0, 1))
+    what = f"{records[-1].strategy}, seed {records[-1].seed}" if records else "starting"
+    head.add_row(ProgressBar(total=total, completed=done, width=40), f"{done}/{total}", f"[dim]{what}[/]")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("recipe")
+    way = "" if measured.higher else " (lower is better)"
+    table.add_column(f"{measured.title}{way}, {plan.start} to {plan.start + plan.n * plan.k} labels")
+    table.add_column("last", justify="right")
+    table.add_column("seeds", justify="right")
+    means = {recipe: _means(plan, records, recipe, metric) for recipe in plan.recipes}
+    values = [value for curve in means.values() for value in curve]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    for recipe, curve in means.items():
+        runs = {record.seed for record in records if record.strategy == recipe}
+        last = measured.text(curve[-1]) + measured.unit if curve else ""
+        table.add_row(recipe, Text(_bars(curve, low, high), style="cyan"), last, str(len(runs)) if runs else "")
+    return Group(head, table)
+
+
+def _means(plan: Comparison, records: list[Record], recipe: str, metric: str) -> list[float]:
+    """Mean of the metric at each label count over the seeds that got there."""
+    by_round: dict[int, list[float]] = {}
+    for record in records:
+        if record.strategy == recipe:
+            by_round.setdefault(record.round, []).append(record.metrics[metric])
+    return [sum(by_round[r]) / len(by_round[r]) for r in range(plan.n + 1) if r in by_round]
+
+
+def _bars(values: list[float], low: float, high: float) -> str:
+    span = (high - low) or 1.0
+    return "".join(BARS[1 + round((value - low) / span * (len(BARS) - 2))] * 3 for value in values)
+
+
+def finish(plan: Comparison, records: list[Record], out: Path, console: Console, stopped: bool, about: About) -> None:
+    """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
+    from rich.markup import escape
+
+    from labelwise.report.tables import summarise
+
+    if stopped:
+        records = _of_whole_seeds(plan, records, out, console, about)
+    table = summarise(records, about.metric)
+    console.print(_table(table))
+    _write(records, table, out, about)
+    for other in about.others:
+        console.print(_last(records, other), highlight=False)
+    console.print("[bold]Written[/]")
+    for name, what in (
+        ("report.html", "the page: curves, table, how to read it"),
+        ("curves.png", "the picture"),
+        ("table.csv", "the table; table.md is the same in Markdown"),
+        ("records.jsonl", "every round of every run"),
+    ):
+        console.print(f"  {escape(str(out / name))}  [dim]{what}[/]", highlight=False, soft_wrap=True)
+    if stopped:
+        raise Stopped
+    console.print("[bold]Next[/]")
+    for line, what in about.next:
+        console.print(f"  {line}  [dim]{what}[/]", highlight=False, soft_wrap=True)
+
+
+def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console: Console, about: About) -> list[Record]:
+    """What can be reported of a stopped run; Exit where that is nothing, or would replace an earlier result."""
+    from rich.markup import escape
+
+    on = " The same command goes on from here." if about.goes_on else ""
+    whole = whole_seeds(plan, records)
+    if not whole:
+        kept = "; nothing was written" if not about.goes_on else ""
+        console.print(f"[yellow]Stopped before the first seed was done for every recipe{kept}.[/]{on}")
+        raise Stopped
+    if (out / "records.jsonl").exists() and not about.goes_on:
+        console.print(
+            f"[yellow]Stopped.[/] {escape(str(out))} holds the results of an earlier run; they were kept as they are."
+        )
+        raise Stopped
+    console.print(f"[yellow]Stopped.[/] Seeds that every recipe finished: {len({r.seed for r in whole})}.{on}")
+    return whole
+
+
+def _write(records: list[Record], table: Table, out: Path, about: About) -> None:
+    from labelwise.io.atomic import write_pieces, write_text
+    from labelwise.report.figures import png
+    from labelwise.report.page import page_html
+    from labelwise.report.tables import csv_text, markdown, summarise
+    from labelwise.stats.curves import learning_curves
+    from labelwise.stats.record import write
+
+    write(out / "records.jsonl", records)
+    command = "labelwise " + shlex.join(sys.argv[1:])
+    page = page_html(records, title=about.title, command=command, protocol=about.protocol, metric=about.metric)
+    write_text(out / "report.html", page)
+    write_pieces(out / "curves.png", [png(learning_curves(records, about.metric))])
+    for name, one in (("table", table), *((f"table-{other}", summarise(records, other)) for other in about.others)):
+        write_text(out / f"{name}.csv", csv_text(one))
+        write_text(out / f"{name}.md", markdown(one, True))
+
+
+def _last(records: list[Record], metric: str) -> str:
+    """The mean of another metric at the last label count, in a line."""
+    from labelwise.stats.curves import learning_curves
+    from labelwise.stats.metric import metric_named
+
+    shown = metric_named(metric)
+    curves = learning_curves(records, metric)
+    ends = [f"{name} {shown.text(float(lines.values_ST[:, -1].mean()))}" for name, lines in curves.items()]
+    return f"{shown.title[:1].upper()}{shown.title[1:]} at the last count: {', '.join(ends)}"
+
+
+def _table(table: Table) -> RenderableType:
+    """The table at the width of a terminal: means only, the spread is on the page."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table as Shown
+    from rich.text import Text
+
+    from labelwise.report.tables import cells, saved_text, seconds
+
+    metric = table.metric
+    shown = Shown(
+        box=box.SIMPLE,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=f"{metric.title[:1].upper()}{metric.title[1:]}{' (%)' if metric.percent else ''} at so many labels, area "
+        "under the curve, seconds of a selection, labels saved",
+        title_justify="left",
+    )
+    shown.add_column("recipe", no_wrap=True)
+    for title in (*map(str, table.counts), "area", "seconds", "saved"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    for row, texts in zip(table.rows, cells(table)):
+        means = [metric.text(stat.mean) for stat in row.at]
+        area = texts[1 + len(table.counts)]
+        shown.add_row(row.strategy, *means, area, seconds(row.select_seconds), saved_text(row.saved))
+    verdicts = [Text.assemble((row.strategy, "bold"), ": ", row.verdict) for row in table.rows if row.saved]
+    return Group(shown, *verdicts)

@@ -1,0 +1,1 @@
+"""Files and tables: atomic writes, locks, one reader and one encoder of tables."""

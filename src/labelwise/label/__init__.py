@@ -1,5 +1,0 @@
-"""Label: who knows the answers."""
-
-from labelwise.label.oracle import Known, Oracle, oracle_of
-
-__all__ = ["Known", "Oracle", "oracle_of"]

@@ -1,0 +1,151 @@
+"""Rows of numpy arrays (memory-mapped ones stay mapped), of torch tensors, and texts in a list."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, RowError
+from labelwise.pool.source import content
+from labelwise.pool.sources.mapped import Mapped, in_file
+
+LARGE = 2**30  # bytes from which on a file is not read as a whole for the fingerprint
+
+
+class ArraySource:
+    """Rows are the first axis of a numpy array. Only the rows asked for are copied, so a mapped file stays mapped."""
+
+    kind = "array"
+
+    def __init__(self, array: np.ndarray, names: Sequence[str] | None = None):
+        _check(array.ndim, array.shape, "numpy array")
+        if array.dtype.kind not in "biuf":
+            raise ArgumentError(f"a pool of arrays holds numbers; this array holds {array.dtype}.")
+        if array.dtype.itemsize > 8:
+            raise ArgumentError(f"torch has no {array.dtype}; convert it with array.astype('float64').")
+        self.array = array
+        self.names = names
+        self.whole = array.nbytes <= LARGE or not _is_mapped(array)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "array": in_file(self.array) or self.array}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        array = state["array"]
+        self.__dict__.update(state, array=array.array() if isinstance(array, Mapped) else array)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        # Picking rows by an index array copies them: torch gets memory it may write to, whatever the source allows.
+        rows = np.asarray(self.array[positions])
+        return torch.from_numpy(rows.astype(rows.dtype.newbyteorder("="), copy=False))
+
+    def name(self, position: int) -> str | None:
+        return None if self.names is None else self.names[position]
+
+    def sample(self, positions: np.ndarray) -> bytes:
+        return content(np.asarray(self.array[positions]))
+
+    def part(self, positions: np.ndarray) -> tuple[ArraySource, np.ndarray | None]:
+        if in_file(self.array) is not None:
+            return ArraySource(self.array), positions
+        return ArraySource(self.array[positions]), None
+
+
+class TensorSource:
+    """Rows are the first axis of a torch tensor; they stay on its device."""
+
+    kind = "array"  # as ArraySource: the same numbers in a tensor are the same pool
+    whole = True
+
+    def __init__(self, tensor: Tensor):
+        _check(tensor.ndim, tuple(tensor.shape), "tensor")
+        if tensor.layout != torch.strided:
+            raise ArgumentError(f"a pool of tensors holds dense ones, not {tensor.layout}; use tensor.to_dense().")
+        self.tensor = tensor.detach()
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        return self.tensor[torch.from_numpy(positions).to(self.tensor.device)]
+
+    def name(self, position: int) -> str | None:
+        return None
+
+    def sample(self, positions: np.ndarray) -> bytes:
+        return content(as_array(self.inputs(positions)))
+
+    def part(self, positions: np.ndarray) -> tuple[TensorSource, None]:
+        return TensorSource(self.inputs(positions).cpu()), None  # there may be no accelerator where it goes
+
+
+class TextSource:
+    """Rows are texts; a batch of inputs is a list of them."""
+
+    kind = "texts"
+    whole = True
+
+    def __init__(self, texts: Sequence[str]):
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ArgumentError(
+                    f"a list given as a pool holds texts; entry {position} is {text!r:.60} ({type(text).__name__}). "
+                    "Give numbers as a numpy array or a torch tensor."
+                )
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def inputs(self, positions: np.ndarray) -> list[str]:
+        return [self.texts[position] for position in positions.tolist()]
+
+    def name(self, position: int) -> str | None:
+        words = " ".join(self.texts[position].split())
+        return words if len(words) <= 80 else words[:79] + "…"
+
+    def sample(self, positions: np.ndarray) -> bytes:
+        return content(self.inputs(positions))
+
+    def part(self, positions: np.ndarray) -> tuple[TextSource, None]:
+        return TextSource(self.inputs(positions)), None
+
+
+def as_array(rows: Tensor) -> np.ndarray:
+    """A tensor on any device as a numpy array."""
+    # numpy has no bfloat16; its bytes in float32 are as telling.
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy()
+
+
+def features_of(features: Any, n: int) -> Tensor | None:
+    """The features that a pool of n rows was given, as a tensor over the same memory."""
+    if features is None:
+        return None
+    with warnings.catch_warnings():
+        # A file mapped for reading gives a read-only array; torch warns of writing to it, which nobody here does.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        tensor = torch.as_tensor(features).detach()
+    if tensor.ndim != 2 or len(tensor) != n:
+        raise RowError(f"features: an array of shape ({n}, D) was expected, {tuple(tensor.shape)} was found.")
+    return tensor
+
+
+def _is_mapped(array: np.ndarray) -> bool:
+    """Whether the array, or one it is a view of, is a mapped file."""
+    inside: object = array
+    while isinstance(inside, np.ndarray) and not isinstance(inside, np.memmap):
+        inside = inside.base
+    return isinstance(inside, np.memmap)
+
+
+def _check(ndim: int, shape: Sequence[int], what: str) -> None:
+    if ndim == 0:
+        raise ArgumentError(f"a pool needs a {what} whose first axis is the rows; this one has no axis.")

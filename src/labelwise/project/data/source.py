@@ -1,0 +1,295 @@
+"""Source: what is to be labelled. A folder of images, texts in a column, rows of a table, images in a Parquet file.
+
+Rows keep the numbers they have in the folder or file; one that cannot be used leaves a gap and is named in `faults`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from labelwise.errors import ArgumentError, SourceError
+from labelwise.io.tables import Table, check_separator, column_names, is_parquet, is_table, read_columns
+from labelwise.pool.source import Faults
+from labelwise.pool.sources.images import SUFFIXES, decode, image_names
+from labelwise.pool.sources.parquet_file import read_parquet
+from labelwise.pool.sources.table import Wanted
+from labelwise.project.settings import Kind, Settings
+
+_PIECE = 1 << 20  # bytes; a file of more than _PIECES such pieces is sampled for its fingerprint
+_PIECES = 64
+_BACK = "put it back, or mount the disk it is on. If the project was moved, correct `source` in its project.yaml."
+
+
+class Data(Protocol):
+    """Rows of a source by position; `ids` says which row of the source each is."""
+
+    @property
+    def ids(self) -> np.ndarray: ...
+
+    @property
+    def refs(self) -> list[str]:
+        """A path or a place in the file, for each row."""
+
+    @property
+    def faults(self) -> tuple[str, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, positions: Sequence[int], size: int) -> list[Any]:
+        """What an encoder gets of these rows; a SourceError in the place of one that cannot be read."""
+
+    def marks(self) -> np.ndarray:
+        """(n,) int64: a number for each row that changes when the row does."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Image files under `root`, or encoded images in memory."""
+
+    ids: np.ndarray
+    refs: list[str]
+    root: Path | None
+    encoded: list[bytes] = field(default_factory=list)
+    faults: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def at(self, position: int) -> Path | bytes:
+        """The file or the bytes of one image; SourceError for a link that leads out of the folder."""
+        if self.root is None:
+            return self.encoded[position]
+        path = self.root / self.refs[position]
+        if not _inside(path, self.root):
+            raise SourceError(f"{path}: a link that leads out of {self.root}; put the image itself there.")
+        return path
+
+    def take(self, positions: Sequence[int], size: int) -> list[Any]:
+        return [self._pixels(position, size) for position in positions]
+
+    def marks(self) -> np.ndarray:
+        if self.root is None:
+            return np.array([_hash(one) for one in self.encoded], np.int64)
+        return np.array([_size(self.root / ref) for ref in self.refs], np.int64)
+
+    def _pixels(self, position: int, size: int) -> np.ndarray | SourceError:
+        """(size, size, 3) uint8."""
+        try:
+            return decode(self.at(position), size, size)
+        except ImportError:
+            raise
+        except SourceError as error:
+            return error
+        except Exception as error:
+            return SourceError(f"{self.refs[position]}: {broken(error)}")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one column."""
+
+    ids: np.ndarray
+    refs: list[str]
+    texts: list[str]
+    faults: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, positions: Sequence[int], size: int) -> list[Any]:
+        return [self.texts[position] for position in positions]
+
+    def marks(self) -> np.ndarray:
+        return np.array([_hash(text.encode("utf-8", "replace")) for text in self.texts], np.int64)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table; an encoder gets positions and has seen the columns before."""
+
+    ids: np.ndarray
+    refs: list[str]
+    table: Table
+    faults: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, positions: Sequence[int], size: int) -> list[Any]:
+        return list(positions)
+
+    def fields(self, position: int) -> list[tuple[str, str]]:
+        """(column, value) of one row, for people."""
+        return [(name, _shown(values[position])) for name, values in self.table.columns.items()]
+
+    def marks(self) -> np.ndarray:
+        return np.array([_hash(repr(self.fields(p)).encode("utf-8", "replace")) for p in range(len(self))], np.int64)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What a path holds, and which of its columns make a row."""
+
+    kind: Kind
+    text: str | None = None
+    image: str | None = None
+    columns: tuple[str, ...] = ()
+
+
+def recognise(path: Path, text: str | None = None, features: Sequence[str] = ()) -> Recognised:
+    """What there is to label at `path`; an error says what was looked for and which option would help."""
+    if text is not None and features:
+        raise ArgumentError("a row is a text or numbers: give --text or --features, not both")
+    if not path.exists():
+        raise SourceError(f"{path}: there is nothing of that name; a folder of images or a table was expected.")
+    if path.is_dir():
+        if text is not None or features:
+            raise ArgumentError(f"{path} is a folder of images; --text and --features are for tables")
+        if not image_names(path):
+            raise SourceError(f"{path}: no images there; files ending in {', '.join(SUFFIXES)} were looked for.")
+        return Recognised("image")
+    if not is_table(path):
+        raise SourceError(
+            f"{path}: a folder of images, or a table ending in .csv, .tsv (either may be .gz) or .parquet was "
+            f"expected; this name ends in {path.suffix!r}."
+        )
+    names = column_names(path)
+    if text not in names:
+        check_separator(path, names)
+    for name in (*features, *([text] if text else [])):
+        if name not in names:
+            raise SourceError(f"{path}: there is no column {name!r}; its columns are {', '.join(names)}.")
+    if text is not None:
+        return Recognised("text", text=text)
+    if features:
+        return Recognised("table", columns=tuple(features))
+    return _guessed(path, names)
+
+
+def _guessed(path: Path, names: list[str]) -> Recognised:
+    """The kind of a table of which nothing was said: only what cannot be meant otherwise is taken."""
+    if is_parquet(path):
+        from labelwise.pool.sources.parquet_file import image_columns
+
+        images = image_columns(path)
+        if len(images) == 1:
+            return Recognised("image", image=images[0])
+    if len(names) == 1 and not is_parquet(path):
+        return Recognised("text", text=names[0])
+    raise SourceError(
+        f"{path}: which columns make a row? Its columns are {', '.join(names)}. Say --text COLUMN for texts, or "
+        "--features a,b,c for columns of numbers and categories."
+    )
+
+
+def open_data(settings: Settings, folder: Path, known: tuple[np.ndarray, list[str]] | None = None) -> Data:
+    """The rows of a project's source. `known` are ids and refs of a project that is there: no folder is listed."""
+    path = settings.path(folder)
+    if settings.kind == "image" and settings.image is None:
+        return _folder(path, folder, known)
+    if not path.is_file():
+        raise SourceError(f"{path}: the data of the project is not there; {_BACK}")
+    if settings.kind == "image":
+        return _packed(path, str(settings.image))
+    if settings.kind == "text":
+        return _texts(path, str(settings.text))
+    table = read_columns(path, settings.columns)
+    return Rows(table.ids, table.places, table, table.faults)
+
+
+def fingerprint(path: Path, data: Data) -> str:
+    """16 hex digits that change when a file, or the list of a folder's images or their sizes, does."""
+    digest = hashlib.blake2b(digest_size=8)
+    if path.is_dir():
+        digest.update(repr(data.refs).encode("utf-8", "backslashreplace"))
+        digest.update(data.marks().tobytes())
+        return digest.hexdigest()
+    size = path.stat().st_size
+    digest.update(str(size).encode())
+    steps = range(0, size, _PIECE) if size <= _PIECES * _PIECE else np.linspace(0, size - _PIECE, _PIECES).astype(int)
+    with path.open("rb") as file:
+        for start in steps:
+            file.seek(int(start))
+            digest.update(file.read(_PIECE))
+    return digest.hexdigest()
+
+
+def broken(error: Exception) -> str:
+    """What is wrong with an image, in words."""
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "not an image that can be read"
+    if isinstance(error, FileNotFoundError):
+        return "the file is not there any more"
+    if type(error).__name__ == "DecompressionBombError":
+        return "the image has too many pixels to be opened safely; put a smaller one there"
+    return f"the image cannot be read ({type(error).__name__}: {error})"
+
+
+def _folder(root: Path, project: Path, known: tuple[np.ndarray, list[str]] | None) -> Images:
+    if not root.is_dir():
+        raise SourceError(f"{root}: the folder of images is not there; {_BACK}")
+    if known is not None:
+        return Images(known[0], known[1], root)
+    own = os.path.realpath(project) + os.sep  # a project may lie inside the folder of its images
+    names = [name for name in image_names(root) if not (os.path.realpath(root / name)).startswith(own)]
+    wrong = {place: fault for place, name in enumerate(names) if (fault := _unusable(root, name)) is not None}
+    kept = [place for place in range(len(names)) if place not in wrong]
+    if not kept:
+        first = f" The first: {next(iter(wrong.values()))}." if wrong else ""
+        raise SourceError(f"{root}: no images there; files ending in {', '.join(SUFFIXES)} were looked for.{first}")
+    return Images(np.array(kept, np.int64), [names[place] for place in kept], root, faults=tuple(wrong.values()))
+
+
+def _unusable(root: Path, name: str) -> str | None:
+    """Why a file cannot be part of a project whatever is in it."""
+    if not name.isascii() and any("\ud800" <= sign <= "\udfff" for sign in name):
+        return f"{name.encode('utf-8', 'backslashreplace').decode()}: its name is not UTF-8; rename the file"
+    return None if _inside(root / name, root) else f"{name}: a link that leads out of the folder"
+
+
+def _packed(path: Path, column: str) -> Images:
+    faults = Faults("skip")
+    part = read_parquet(path, Wanted(image=column), faults)
+    return Images(part.numbers, part.where, None, list(part.values), tuple(faults.notes))
+
+
+def _texts(path: Path, column: str) -> Texts:
+    table = read_columns(path, [column])
+    values = table.columns[column]
+    texts = [_shown(value) for value in values] if isinstance(values, np.ndarray) else values
+    kept = [place for place, text in enumerate(texts) if text.strip()]
+    empty = tuple(f"{table.places[p]}: no text in column {column!r}" for p in range(len(texts)) if not texts[p].strip())
+    if not kept:
+        raise SourceError(f"{path}: column {column!r} holds no text.")
+    places = [table.places[place] for place in kept]
+    return Texts(table.ids[kept], places, [texts[place] for place in kept], table.faults + empty)
+
+
+def _inside(path: Path, root: Path) -> bool:
+    """Whether a file, links followed, lies in the folder, links followed."""
+    return (os.path.realpath(path) + os.sep).startswith(os.path.realpath(root) + os.sep)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float | np.floating):
+        return "" if np.isnan(value) else f"{float(value):.10g}"
+    return str(value)
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; -1 for one that is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

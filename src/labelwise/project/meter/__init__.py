@@ -1,0 +1,1 @@
+"""The meter: how good the model is and what was saved."""

@@ -1,0 +1,239 @@
+"""The figure: learning curves with bands, as PNG and as SVG text. Needs matplotlib (extra "bench")."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from labelwise.errors import ArgumentError, extra
+from labelwise.report.captions import FONT, caption, cut, inches, wrapped
+from labelwise.report.line_styles import COLOURS, INK, MUTED, PAPER, RULE, looks, stands_out
+from labelwise.stats.curves import Band, Curves, Spread, area, band
+from labelwise.stats.metric import Metric
+
+CROWDED = 8  # with more lines than these, bands are drawn of the best and of the one compared with
+BANDS = 3  # the best so many, then
+SMALLEST = 8.0  # points of the names: a figure of more lines grows instead
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a figure in inches, its text in points, and the longest name written in full."""
+
+    width: float
+    height: float
+    text: float
+    name: int
+
+
+WIDE = Size(8.6, 4.9, 11.0, 28)
+NARROW = Size(4.8, 4.8, 12.5, 14)
+
+
+def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
+    """The figure as a PNG picture on white, sharp enough for a page or a slide; a line under it says what it shows."""
+    figure = _draw(by_strategy, WIDE, spread, against, written=True)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=170, facecolor=PAPER, metadata={"Software": None})
+    return out.getvalue()
+
+
+def svg(
+    by_strategy: Mapping[str, Curves],
+    *,
+    spread: Spread = "t95",
+    against: str = "random",
+    size: Size = WIDE,
+    prefix: str = "curve",
+) -> str:
+    """The figure as one `<svg>` element, to stand in a page or in a file of its own.
+
+    Its text is text, its background is clear and its width is that of the box it stands in. Colours are
+    custom properties with a default (`var(--ink, #1d2126)`), so that a page can change them for a dark scheme.
+    `prefix` keeps the ids of two figures on one page apart. What its bands are is in its label, and `caption_of` has
+    it for the text beside it.
+    """
+    figure = _draw(by_strategy, size, spread, against)
+    import matplotlib
+
+    out = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    metric = next(iter(by_strategy.values())).metric
+    label = f"Learning curves: {metric.title} against labels for {', '.join(by_strategy)}. "
+    label += caption_of(by_strategy, spread, against)
+    return _for_a_page(out.getvalue().decode("utf-8"), prefix, label)
+
+
+def caption_of(by_strategy: Mapping[str, Curves], spread: Spread = "t95", against: str = "random") -> str:
+    """What the lines and bands of the figure are, over how many seeds."""
+    shaded = banded(by_strategy, against)
+    return caption(list(by_strategy.values()), spread, shaded if len(shaded) < len(by_strategy) else ())
+
+
+def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against: str, written: bool = False) -> Any:
+    if not by_strategy:
+        raise ArgumentError("A figure needs the curves of one strategy or more; found none.")
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise extra("matplotlib", "bench") from error
+    metric = next(iter(by_strategy.values())).metric
+    size = replace(size, height=max(size.height, len(by_strategy) * 1.25 * SMALLEST / (0.68 * 72)))
+    said = wrapped(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
+    below = (said.count("\n") + 1) * 1.35 * (size.text - 2) / 72 if said else 0.0  # inches
+    # Names are texts, never mathematics: else a strategy called "$x$" would be parsed as TeX.
+    style: Any = {"font.family": FONT, "font.size": size.text, "text.parse_math": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(size.width, size.height + below))
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        bands = {name: band(lines, spread) for name, lines in by_strategy.items()}
+        _lines(axes, bands, banded(by_strategy, against), against)
+        _axes(axes, metric, size)
+        _place(figure, axes, bands, size, against)
+        # Room for the line under the figure is added to it, and not taken from the lines.
+        whole = size.height + below
+        figure.subplots_adjust(bottom=(0.125 * size.height + below) / whole, top=1 - 0.1 * size.height / whole)
+        figure.text(0.15 / size.width, 0.09 / whole, said, color=MUTED, fontsize=size.text - 2, va="bottom")
+    return figure
+
+
+def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
+    """Whose bands are drawn: all, or of many the best and the one compared with, so that they can be seen."""
+    names = list(by_strategy)
+    if len(names) <= CROWDED:
+        return names
+    sign = 1.0 if by_strategy[names[0]].metric.higher else -1.0
+    best = sorted(names, key=lambda name: -sign * float(area(by_strategy[name]).mean()))
+    return [name for name in names if name == against or name in [n for n in best if n != against][:BANDS]]
+
+
+def _lines(axes: Any, bands: Mapping[str, Band], shaded: list[str], against: str) -> None:
+    crowded = len(bands) > CROWDED
+    for name, look in looks(bands, against).items():
+        line, measure = bands[name], stands_out(name, against)
+        if np.isfinite(line.low_T).all() and name in shaded:
+            axes.fill_between(line.labels_T, line.low_T, line.high_T, color=look["color"], alpha=0.13, linewidth=0)
+        axes.plot(
+            line.labels_T,
+            line.mean_T,
+            linewidth=(2.6 if measure else 1.3) if crowded else (2.3 if measure else 2.0),
+            markersize=3.2 if crowded else 4.5,
+            zorder=4 if measure else 3,
+            **look,
+        )
+
+
+def _axes(axes: Any, metric: Metric, size: Size) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    narrow = size.width < WIDE.width
+    axes.grid(axis="y", color=RULE, linewidth=1)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED)
+    axes.tick_params(colors=MUTED, length=0, pad=6, labelsize=size.text - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 7, steps=[1, 2, 5, 10], integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    if metric.percent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+    axes.set_xlabel("labels", color=INK, labelpad=6)
+    # A horizontal title above the axis is read without turning a phone.
+    title = metric.title + ("" if metric.higher else " (lower is better)")
+    axes.set_title(title, color=INK, loc="left", fontsize=size.text, pad=12)
+    axes.margins(x=0.02, y=0.05)
+
+
+def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, against: str) -> None:
+    """Names at the ends of the lines, moved apart, in a margin as wide as the longest of them."""
+    names = [cut(name, size.name) for name in bands]
+    text = min(size.text, 0.72 * 72 * size.height * 0.95 / (1.25 * len(names)))
+    right = (max(inches(name, text) for name in names) + 44 / 72) / size.width
+    left = (5.2 * size.text * 0.62 + 14) / 72 / size.width
+    figure.subplots_adjust(left=left, right=1 - right)
+    low, high = axes.get_ylim()
+    first, last = axes.get_xlim()
+    height = 72 * size.height * 0.775
+    wanted = [(float(line.mean_T[-1]) - low) / (high - low) * height for line in bands.values()]
+    placed = spread_out(wanted, 1.25 * text, height)
+    width = 72 * size.width * (1 - left - right)
+    for (name, look), short, y in zip(looks(bands, against).items(), names, placed):
+        line = bands[name]
+        x = (float(line.labels_T[-1]) - first) / (last - first)
+        end = (float(line.mean_T[-1]) - low) / (high - low)
+        # From the end of the line down or up to the row of its name, then level up to the name, in the line's own
+        # stroke; its marker stands before the name.
+        turn, stop = 1 + 12 / width, 1 + 30 / width
+        drawn = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt"}
+        drawn["linewidth"] = 2.2 if stands_out(name, against) else 1.3
+        axes.plot((x, turn, stop), (end, y / height, y / height), **drawn, **{**look, "marker": ""})
+        axes.plot(((turn + stop) / 2,), (y / height,), **{**drawn, **look, "linestyle": ""}, markersize=4)
+        axes.text(stop + 4 / width, y / height, short, transform=axes.transAxes, color=INK, fontsize=text, va="center")
+    axes.set_xlim(first, last)
+    axes.set_ylim(low, high)
+
+
+def spread_out(wanted: list[float], gap: float, height: float) -> list[float]:
+    """Places near the wanted ones, at least `gap` apart, in the same order, inside 0 to `height`.
+
+    Neighbours that are too near are joined to a block that sits about the middle of what its members want.
+
+    >>> spread_out([50.0, 50.0, 10.0], 10.0, 100.0)
+    [45.0, 55.0, 10.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    gap = min(gap, height / max(1, len(wanted) - 1))
+    blocks: list[tuple[float, int]] = []  # middle, members
+    for i in order:
+        middle, members = _inside(wanted[i], 1, gap, height), 1
+        while blocks and middle - (members - 1) * gap / 2 < blocks[-1][0] + (blocks[-1][1] + 1) * gap / 2:
+            other, count = blocks.pop()
+            middle = _inside((middle * members + other * count) / (members + count), members + count, gap, height)
+            members += count
+        blocks.append((middle, members))
+    places = [middle + (k - (members - 1) / 2) * gap for middle, members in blocks for k in range(members)]
+    placed = dict(zip(order, places))
+    return [placed[i] for i in range(len(wanted))]
+
+
+def _inside(middle: float, members: int, gap: float, height: float) -> float:
+    half = (members - 1) * gap / 2
+    return min(max(middle, half), height - half)
+
+
+def _for_a_page(text: str, prefix: str, label: str) -> str:
+    """The element alone, with ids of its own, as wide as its box, in colours a page can choose."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style.*?</style>", "", text, count=1, flags=re.DOTALL)  # it would reach the whole page
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+    head, body = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]+"', head)
+    assert box is not None, "matplotlib writes a viewBox"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box.group()} '
+        f'width="100%" stroke-linejoin="round" role="img" aria-label="{html.escape(label)}"'
+    )
+    names = {INK: "ink", MUTED: "muted", RULE: "rule"}
+    names |= {shade: f"line-{i}" for i, shade in enumerate(COLOURS)}
+    # Inside style attributes alone: a name that looks like a colour stays a name.
+    return head + ">" + re.sub(r'style="[^"]*"', lambda m: _custom(m.group(), names), body)
+
+
+def _custom(style: str, names: Mapping[str, str]) -> str:
+    for shade, name in names.items():
+        style = re.sub(rf"(?<=: ){shade}\b", f"var(--{name}, {shade})", style)
+    return style

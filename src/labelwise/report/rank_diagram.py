@@ -1,0 +1,121 @@
+"""The critical-difference diagram: average ranks on a line, best left; a bar joins strategies not told apart."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from labelwise.errors import ArgumentError, extra
+from labelwise.report.captions import FONT, inches
+from labelwise.report.line_styles import COLOURS, INK, MUTED, PAPER
+from labelwise.stats.standings import Ranks
+
+# All in inches: a row of a name, a bar, the line of ranks, the least room beside it, from the line to a name, and from
+# a name to the edge.
+ROW, BAR, LINE, SIDE, AWAY, EDGE = 0.26, 0.17, 4.67, 1.96, 0.3, 0.12
+TEXT, TITLE = 10.5, 11.5  # points
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where ranks lie on the picture, in inches; `left` and `right` are the ends of the room for the line."""
+
+    low: int
+    high: int
+    unit: float  # of one rank
+    left: float
+    right: float
+
+    def at(self, rank: float) -> float:
+        """The place of a rank."""
+        return self.left + (rank - self.low) * self.unit
+
+
+def png(ranks: Ranks, title: str = "") -> bytes:
+    """The diagram as a PNG picture."""
+    out = io.BytesIO()
+    _draw(ranks, title).savefig(out, format="png", dpi=150, facecolor=PAPER, metadata={"Software": None})
+    return out.getvalue()
+
+
+def _draw(ranks: Ranks, title: str) -> Any:
+    if len(ranks.names) < 2:
+        raise ArgumentError(f"a diagram needs two strategies or more, found {', '.join(ranks.names) or 'none'}")
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise extra("matplotlib", "bench") from error
+    groups, half = ranks.groups(), math.ceil(len(ranks.names) / 2)
+    under = BAR * len(groups) + 0.25  # from the line down to the first name
+    below = under + ROW * half + 0.1
+    texts = _texts(ranks, half)
+    span = _span(ranks, _room(texts[:half]))
+    width = max(span.right + _room(texts[half:]), inches(title, TITLE) + 3 * EDGE)
+    with matplotlib.rc_context({"font.family": FONT, "font.size": TEXT, "text.parse_math": False}):
+        figure = Figure(figsize=(width, 1.05 + below))
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_axis_off()
+        axes.set(xlim=(0, width), ylim=(-below, 1.05))  # in inches, the line is at 0
+        _scale(axes, span)
+        _critical(axes, ranks, span)
+        for place, (first, last) in enumerate(groups):
+            ends = (span.at(ranks.mean[first]) - 0.03, span.at(ranks.mean[last]) + 0.03)
+            axes.plot(ends, [-0.17 - BAR * place] * 2, color=COLOURS[0], linewidth=4)
+        _names(axes, ranks, texts, under, span)
+        axes.text(EDGE, 0.93, title, color=INK, fontsize=TITLE, va="top", ha="left")
+    return figure
+
+
+def _texts(ranks: Ranks, half: int) -> list[str]:
+    """What is written beside the line: the better half left of it, the rest right."""
+    pairs = [(name, f"{mean:.1f}") for name, mean in zip(ranks.names, ranks.mean)]
+    return [f"{name}  {mean}" for name, mean in pairs[:half]] + [f"{mean}  {name}" for name, mean in pairs[half:]]
+
+
+def _room(texts: list[str]) -> float:
+    """The room beside the line that the longest of its names takes."""
+    return max([SIDE, *(inches(text, TEXT) + AWAY + EDGE for text in texts)])
+
+
+def _span(ranks: Ranks, left: float) -> Span:
+    """The ranks that are there, on a line of a fixed length that the critical difference does not leave either."""
+    low = math.floor(ranks.mean[0])
+    high = max(low + 1, math.ceil(ranks.mean[-1]))
+    longest = max(high - low, 0.0 if math.isnan(ranks.critical) else ranks.critical)
+    return Span(low, high, LINE / longest, left, left + LINE)
+
+
+def _scale(axes: Any, span: Span) -> None:
+    axes.plot((span.at(span.low), span.at(span.high)), (0, 0), color=INK, linewidth=1.4)
+    step = max(1, math.ceil(0.3 / span.unit))  # ranks whose numbers keep clear of each other
+    for rank in range(span.low, span.high + 1, step):
+        axes.plot([span.at(rank)] * 2, (0, 0.07), color=INK, linewidth=1.2)
+        axes.text(span.at(rank), 0.11, str(rank), color=MUTED, ha="center", va="bottom", fontsize=9.5)
+
+
+def _critical(axes: Any, ranks: Ranks, span: Span) -> None:
+    """The length of the critical difference above the line."""
+    if math.isnan(ranks.critical):
+        return
+    axes.plot((span.left, span.at(span.low + ranks.critical)), (0.42, 0.42), color=MUTED, linewidth=2)
+    text = f"critical difference {ranks.critical:.2f}"
+    axes.text(span.left, 0.47, text, color=MUTED, ha="left", va="bottom", fontsize=9.5)
+
+
+def _names(axes: Any, ranks: Ranks, texts: list[str], under: float, span: Span) -> None:
+    """Each name at the end of an elbow from its rank."""
+    half = math.ceil(len(texts) / 2)
+    for place, (text, mean) in enumerate(zip(texts, ranks.mean)):
+        left = place < half
+        row = place if left else len(texts) - 1 - place
+        y = -(under + ROW * row)
+        end, way = (span.left, -1) if left else (span.right, 1)
+        at = span.at(mean)
+        axes.plot((at, at, end + way * (AWAY - 0.06)), (0, y, y), color=MUTED, linewidth=0.9, zorder=1)
+        axes.plot((at,), (0,), "o", color=INK, markersize=3.5)
+        axes.text(end + way * AWAY, y, text, color=INK, ha="right" if left else "left", va="center")

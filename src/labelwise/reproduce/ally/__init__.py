@@ -1,0 +1,1 @@
+"""ALLY (Elenter et al. 2022)."""

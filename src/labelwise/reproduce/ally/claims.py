@@ -1,0 +1,93 @@
+"""What ALLY's figures are said to show, asked of means and deviations over seeds as the tables of other papers are.
+
+This stands beside the paired test against random, which five seeds are too few for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from labelwise.reproduce.verdicts import Answer, Claim, Doubt, Rows, above, beside, best, rising, said, stat_of
+from labelwise.stats.curves import learning_curves
+from labelwise.stats.record import Record
+
+
+def areas(row: str, records: list[Record], metric: str = "accuracy") -> Rows:
+    """The mean over the rounds of each seed's curve, in per cent, by name."""
+    curves = learning_curves(records, metric)
+    return {row: {name: stat_of(100 * lines.values_ST.mean(1)) for name, lines in curves.items()}}
+
+
+def baselines(data: str, batch: int, row: str, records: list[Record]) -> str:
+    """Figure 2: who is ahead. The paper's words speak of some panels; of the others the least is asked.
+
+    `row` is the data set that was run, which may stand in for the panel's.
+    """
+    if data == "mnist":
+        claims = [above(row, name, "ally") for name in ("badge", "bait")]
+    elif (data, batch) in (("svhn", 1000), ("cifar10", 200)):
+        claims = [among_two(row, "ally")]
+    else:
+        claims = [above(row, "ally", "random")]
+    return _judged(claims, areas(row, records), "mean accuracy over the rounds in per cent")
+
+
+def regression(split: str, records: list[Record]) -> str:
+    """Figure 3: ALLY ahead of random and core-set."""
+    row = f"the split by {split}"
+    claims = [above(row, "ally", name) for name in ("random", "kcenter")]
+    return _judged(claims, areas(row, records, "r2"), "mean R² over the rounds in per cent")
+
+
+def tightness(data: str, records: list[Record]) -> str:
+    """Figure 4: a bound at about the loss without bounds works well, one that no loss reaches tells nothing."""
+    rows, auto = areas(data, records), "epsilon=auto"
+    claims = [above(data, auto, "epsilon=20.0"), best(data, (auto,), "all bounds on ")]
+    return _judged(
+        claims, rows, "mean accuracy over the rounds in per cent; auto is 1.15 times the loss without bounds"
+    )
+
+
+def clusters(data: str, names: Sequence[str], records: list[Record]) -> str:
+    """Figure 6: the more clusters the better."""
+    claim = rising("the more clusters the better, each step by more than a deviation", data, names)
+    return _judged([claim], areas(data, records), "mean accuracy over the rounds in per cent")
+
+
+def redundancy(ends: Rows, few: str, many: str) -> str:
+    """Figure 5: copies cost entropy and ALLY with few clusters accuracy, and ALLY none; `ends` by name and copies."""
+    claims = [beside(name, (many,), few) if name == "ally" else above(name, few, many) for name in ends]
+    return _judged(claims, ends, "accuracy at the last label count in per cent")
+
+
+def among_two(row: str, name: str) -> Claim:
+    """A column has one of the two highest means of a row."""
+
+    def ask(rows: Rows, doubt: Doubt) -> Answer:
+        found = rows.get(row, {})
+        if name not in found or len(found) < 3:
+            return None, ""
+        order = sorted(found, key=lambda one: -found[one].mean)
+        shown = ", ".join(f"{one} {found[one]}" for one in order)
+        return None if found[name].std is None else name in order[:2], shown
+
+    return Claim(f"{name} is among the two highest on {row}", ask)
+
+
+def labels_to_97(numbers: dict[str, Any]) -> str:
+    """The labels to 97 % of the best last accuracy, which is the paper's measure; by name."""
+    to = {name: shown["labels_to_97"] for name, shown in numbers.items()}
+    shown = ", ".join(f"{name} {count:.0f}" for name, count in sorted(to.items(), key=_count) if count is not None)
+    never = ", ".join(name for name, count in to.items() if count is None)
+    level = 97 * max(shown["mean"][-1] for shown in numbers.values())
+    said = f"Labels to 97 % of the best last accuracy, that is to {level:.1f} %, by the mean curves: {shown or 'none'}"
+    return said + (f"; not reached by {never}." if never else ".")
+
+
+def _count(item: tuple[str, float | None]) -> float:
+    return float("inf") if item[1] is None else item[1]
+
+
+def _judged(claims: Sequence[Claim], rows: Rows, what: str) -> str:
+    return f"What the paper says of it, asked of means and deviations over seeds ({what}):\n\n{said(claims, rows, {})}"

@@ -1,0 +1,243 @@
+"""What the experiments of ALLY (Elenter et al. 2022) share: sizes, data, networks, contenders, and runs of them.
+
+Small by default: handwritten digits, or Parkinsons by the hundred, and a small perceptron, minutes on one core;
+--scale paper runs the paper's sizes: 200 first labels, batches of 200, five seeds; a 256-256 perceptron, or a ResNet-18
+with an embedding of 128 for colour images; on a GPU where there is one.
+All methods train with Adam from fresh weights. Classes: until 99 % of the labelled rows are right, as the authors'
+programme does, with no rows held out, where the paper takes free validation labels from the pool. Numbers: until the
+loss of a validation set stops falling; it is the same for all methods, apart from the pool, and free for all alike.
+With --paper-compat, classes stop by validation rows of the pool too (15 % of the last label count), patience 2.
+Baselines train by the same loop with a bound that no loss reaches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.bench.data.catalogue import known
+from labelwise.bench.data.load import Data, load
+from labelwise.bench.models.convnets import resnet18
+from labelwise.bench.models.networks import mlp
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.loop import rounds
+from labelwise.pool import Pool
+from labelwise.recipes import Recipe
+from labelwise.reproduce.ally.data import MADE, NUMBERS, Sizes, Split, copied, made, sizes_of, split_ways
+from labelwise.reproduce.curve_checkpoint import Kept, in_processes
+from labelwise.reproduce.registry import Setting, device_of
+from labelwise.reproduce.tables import present
+from labelwise.rng import Key
+from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.read import read
+from labelwise.signals.spec import Embedding, Signal
+from labelwise.stats.record import Record
+from labelwise.strategies import Ally, Random
+from labelwise.train import PrimalDual, TorchLearner
+
+UNBOUNDED = PrimalDual(epsilon=1e9)
+CLASS_BOUND, NUMBER_BOUND = 0.2, 0.1  # epsilon, in nats and in variances of the target
+COMPAT_VALID, COMPAT_PATIENCE = 0.15, 2
+Contender = tuple[str, Recipe, PrimalDual]  # a name, how it chooses, how it trains
+
+
+@dataclass(frozen=True)
+class Study:
+    """Data, sizes and model of one run."""
+
+    data: Data
+    sizes: Sizes
+    setting: Setting
+
+    @property
+    def whole(self) -> Split:
+        """The data set as it was loaded."""
+        return Split("", self.data.pool, self.data.test)
+
+    def factory(self) -> Callable[[], nn.Module]:
+        """A perceptron; at the paper's scale ResNet-18 for colour images, and on a GPU where there is one."""
+        one = self.data.pool.inputs(self.data.pool.ids[:1])
+        outputs = len(self.data.classes) if self.data.classes else 1
+        if self.setting.scale != "paper":
+            return mlp(one[0].numel(), outputs, self.sizes.hidden)
+        colour = one.ndim == 4 and one.shape[1] == 3
+        make = resnet18(outputs, 3, width=16) if colour else mlp(one[0].numel(), outputs, self.sizes.hidden)
+        device = torch.device(device_of(self.setting))
+        return lambda: make().to(device)
+
+    def learner(self, objective: PrimalDual, valid: Pool | None = None) -> TorchLearner:
+        """Adam from fresh weights by this objective."""
+        number = self.data.task == "regress"
+        patience = COMPAT_PATIENCE if self.setting.paper_compat else self.sizes.patience
+        return TorchLearner(
+            self.factory(),
+            lr=self.sizes.lr,
+            epochs=self.sizes.epochs,
+            holdout=0,
+            valid=None if valid is None else (valid, valid.labels),
+            patience=20 if valid is None else patience,
+            objective=objective,
+            loss="mse" if number else "cross_entropy",
+        )
+
+    def curves(self, contenders: list[Contender], split: Split | None = None) -> list[Record]:
+        """Records of all contenders, seed by seed, on the same first batch and first weights.
+
+        Curves that are kept in the folder of the setting are not run again; the others in as many processes as it says.
+        """
+        part = split or self.whole
+        seeds = range(self.setting.seed, self.setting.seed + self.sizes.seeds)
+        tasks = [(contender, seed) for seed in seeds for contender in contenders]
+        left = [task for task in tasks if not self.kept(*task, part)]
+        if self.setting.processes > 1 and self.setting.work is not None and len(left) > 1:
+            quiet = replace(self.setting, say=_unheard)
+            jobs = [(quiet, self.data.name, self.sizes, part.name, *task) for task in left]
+            for text in in_processes(_curve, jobs, min(self.setting.processes, len(left))):
+                self.setting.say(text)
+        records: list[Record] = []
+        for task in tasks:
+            found = self.kept(*task, part) or self.one(*task, part)
+            if task in left and self.setting.processes < 2:
+                self.setting.say(_shown(found))
+            records += found
+        return records
+
+    def kept(self, contender: Contender, seed: int, part: Split) -> list[Record]:
+        """The curve of a contender where it was run before."""
+        if not self.setting.page:
+            return self._folder(part).read(contender[0], seed, repr(contender))
+        name = self._run(contender[0], seed, part)
+        if not (found := [record for record in self.setting.kept if record.run == name]):
+            raise StoreError(f"--page: the records beside the page have no run {name}; run it without --page")
+        return found
+
+    def _run(self, name: str, seed: int, part: Split) -> str:
+        """What a run is called in its records."""
+        return f"{self.data.name}{part.name and ' by ' + part.name}/network/{name}/{seed}"
+
+    def _folder(self, part: Split) -> Kept:
+        """Where curves are; what they depend on beside the contender and the seed is in their names."""
+        what = (self.data.name, len(part.pool), part.name, self.sizes, self.setting.seed, self.setting.paper_compat)
+        return Kept(self.setting.work, repr(what))
+
+    def one(self, contender: Contender, seed: int, part: Split) -> list[Record]:
+        """Run the curve of one contender, and keep it."""
+        name, recipe, objective = contender
+        folder = self._folder(part)
+        part = self.with_valid(part)
+        records = list(
+            rounds(
+                *(part.pool, None, self.learner(objective, part.valid), replace(recipe, name=name)),
+                *(self.sizes.batch, self.sizes.rounds),
+                start=self.sizes.start,
+                test=(part.test, part.test.labels),
+                seed=seed,
+                name=self._run(name, seed, part),
+            )
+        )
+        folder.write(name, seed, repr(contender), records)
+        return records
+
+    def with_valid(self, part: Split) -> Split:
+        """The split with validation rows from the pool, where the setting does as the paper."""
+        if not self.setting.paper_compat or part.valid is not None:
+            return part
+        ids, sizes = part.pool.ids, self.sizes
+        count = round(COMPAT_VALID * (sizes.start + sizes.batch * sizes.rounds))
+        out = ids[Key(self.setting.seed).fold("valid").uniform(ids).argsort()[:count]].sort().values
+        return replace(part, pool=part.pool.subset(ids[~torch.isin(ids, out)]), valid=part.pool.subset(out))
+
+
+def prepared(setting: Setting, small: str = "digits", paper: str = "mnist", times: int = 1) -> Study:
+    """The data set and sizes of a setting, with batches so many times as large; a page is made without data."""
+    if setting.page:
+        return _kept(setting)
+    own = small if setting.scale != "paper" else present(paper) or paper
+    name = setting.data or own
+    if setting.scale == "smoke" and name == "parkinsons" and present(name) is None:
+        return Study(made(), NUMBERS["smoke"], setting)
+    sizes = sizes_of(known(name).task, setting.scale, name)
+    sizes = replace(sizes, batch=times * sizes.batch, seeds=setting.seeds or sizes.seeds)
+    data = load(name, seed=setting.seed, limit=sizes.limit)
+    labels = sizes.start + sizes.rounds * sizes.batch
+    if labels > len(data.pool):
+        raise ArgumentError(
+            f"{name} has {len(data.pool)} rows to choose from, fewer than the {labels} labels of the {setting.scale} "
+            "scale; take a smaller --scale or another --data"
+        )
+    setting.say(f"{data.name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
+    return Study(data, sizes, setting)
+
+
+def _kept(setting: Setting) -> Study:
+    """The study of the records beside a page: sizes are theirs, and the rows, which nobody asks for, stand-ins."""
+    name, kept = setting.before["data"], setting.kept
+    labels = sorted({record.labels for record in kept})
+    sizes = sizes_of("regress" if name == MADE else known(name).task, setting.scale, name)
+    seeds = setting.seeds or len({record.seed for record in kept})
+    sizes = replace(sizes, start=labels[0], batch=labels[1] - labels[0], seeds=seeds)
+    return Study(replace(made(), name=name), sizes, setting)
+
+
+def splits(study: Study) -> tuple[Split, Split]:
+    """Both ways to split a data set of persons; their names alone where a page is made."""
+    if study.setting.page:
+        return Split("rows", study.data.pool, study.data.test), Split("person", study.data.pool, study.data.test)
+    return split_ways(study.data, study.setting.seed)
+
+
+def _unheard(text: str) -> None:
+    pass
+
+
+def _shown(records: list[Record]) -> str:
+    last = records[-1]
+    metrics = ", ".join(f"{what} {value:.3f}" for what, value in last.metrics.items())
+    return f"seed {last.seed}, {last.strategy}: {last.labels} labels, {metrics}"
+
+
+def _curve(job: tuple[Setting, str, Sizes, str, Contender, int]) -> str:
+    """Run and keep one curve in a process of its own; what it gave in words."""
+    setting, data, sizes, split, contender, seed = job
+    study = _loaded(setting, data, sizes)
+    return _shown(study.one(contender, seed, _split_named(study, split)))
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(setting: Setting, data: str, sizes: Sizes) -> Study:
+    found = made() if data == MADE else load(data, seed=setting.seed, limit=sizes.limit)
+    return Study(found, sizes, setting)
+
+
+def _split_named(study: Study, name: str) -> Split:
+    if name.startswith("copies "):
+        return Split(name, copied(study.data.pool, int(name.split()[1])), study.data.test)
+    return next((one for one in splits(study) if one.name == name), study.whole) if name else study.whole
+
+
+def ally(epsilon: float | str = CLASS_BOUND, clusters: int | None = None, name: str = "ally") -> Contender:
+    """ALLY with this bound and number of clusters."""
+    bound = PrimalDual(epsilon=epsilon)  # type: ignore[arg-type]
+    return name, Recipe(name, Ally(clusters=clusters), Random(), bound), bound
+
+
+def plain(name: str, strategy: Any) -> Contender:
+    """A baseline, trained without bounds."""
+    return name, Recipe(name, strategy, Random()), UNBOUNDED
+
+
+def signal_of(reader: ModelReader, pool: Pool, ids: Tensor, signal: Signal | None = None) -> Tensor:
+    """A signal of these rows; their embeddings if none is named."""
+    asked = signal or Embedding()
+    return torch.cat([rows.tensor(asked).cpu() for rows in read(reader, pool, ids, (asked,))])
+
+
+def places(all_ids: Tensor, ids: Tensor) -> Tensor:
+    """Where these ids are among all."""
+    order = all_ids.argsort()
+    return order[torch.searchsorted(all_ids[order], ids)]

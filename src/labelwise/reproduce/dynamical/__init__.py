@@ -1,0 +1,1 @@
+"""dynamicAL (Wang et al. 2022)."""

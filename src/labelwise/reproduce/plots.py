@@ -1,0 +1,156 @@
+"""Small figures of the reproductions, as PNG: bars by group, points, lines with bands. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labelwise.errors import extra
+from labelwise.report.captions import caption, seeds_text, wrapped
+from labelwise.report.line_styles import COLOURS, INK, MARKERS, MUTED, PAPER, RULE, looks, stands_out
+from labelwise.stats.curves import Curves, Spread, band
+
+Line = tuple[Sequence[float], Sequence[float]]  # x, y
+Titles = tuple[str, str, str]  # of the figure, of x, of y
+SPREAD: Spread = "se"  # of the bands, as in the papers
+SMALL = 9.0  # points of the line under a figure
+
+
+def bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[float]], log: bool = False) -> bytes:
+    """Groups of bars, one bar of a group for each name."""
+    return _png(_bars(titles, groups, by_name, log))
+
+
+def points(panels: Mapping[str, Line], titles: Titles) -> bytes:
+    """Points in panels beside each other, each under its own title."""
+    figure, every = _figure(len(panels))
+    for place, (axes, (name, (x, y))) in enumerate(zip(every, panels.items())):
+        axes.plot(x, y, MARKERS[0], markersize=4, color=COLOURS[place % len(COLOURS)], alpha=0.7, markeredgewidth=0)
+        _dress(axes, (name, titles[1], titles[2]))
+    figure.suptitle(titles[0], color=INK, fontsize=12, x=0.02, ha="left")
+    return _png(figure)
+
+
+def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = None) -> bytes:
+    """Lines, one for each name, and a thin one at a level."""
+    figure, (axes,) = _figure(1)
+    if level is not None:
+        axes.axhline(level, color=MUTED, linewidth=1)
+    for name, look in looks(by_name).items():
+        axes.plot(*by_name[name], linewidth=2, markersize=4.5, label=name, **look)
+    _dress(axes, titles)
+    _legend(figure, [axes])
+    return _png(figure)
+
+
+def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False) -> bytes:
+    """Learning curves in panels beside each other, with their standard error; with `share` on one scale.
+
+    A name has one look in all panels, also where one of them lacks a name.
+    """
+    return _png(_curve_panels(panels, share))
+
+
+def _bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[float]], log: bool) -> Any:
+    figure, (axes,) = _figure(1)
+    width = 0.8 / max(1, len(by_name))
+    for place, (name, values) in enumerate(by_name.items()):
+        at = [group + (place - (len(by_name) - 1) / 2) * width for group in range(len(groups))]
+        axes.bar(at, values, 0.92 * width, label=name, color=COLOURS[place % len(COLOURS)])
+    if log:
+        axes.set_yscale("log")
+    room = (figure.get_figwidth() - 1.2) / max(1, len(groups))
+    axes.set_xticks(range(len(groups)), [wrapped(name, room, 10) for name in groups])
+    _dress(axes, titles)
+    _legend(figure, [axes])
+    return figure
+
+
+def _curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool) -> Any:
+    figure, every = _figure(len(panels))
+    look = looks(dict.fromkeys(name for by_name in panels.values() for name in by_name))
+    seeds = {title: seeds_text(list(by_name.values())) for title, by_name in panels.items()}
+    for axes, (title, by_name) in zip(every, panels.items()):
+        for name, runs in by_name.items():
+            line = band(runs, SPREAD)
+            shade, width = look[name]["color"], 2.2 if stands_out(name) else 1.6
+            axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
+            axes.plot(line.labels_T, line.mean_T, label=name, linewidth=width, markersize=4.5, **look[name])
+        metric = next(iter(by_name.values())).metric
+        if metric.percent:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+        shown = title if len(set(seeds.values())) == 1 else f"{title}, {seeds[title]}"
+        _dress(axes, (shown, "labels", metric.title + ("" if metric.higher else " (lower is better)")))
+        if share:
+            axes.sharey(every[0])
+    drawn = [runs for by_name in panels.values() for runs in by_name.values()]
+    _legend(figure, every, caption(drawn, SPREAD))
+    return figure
+
+
+def _figure(panels: int) -> tuple[Any, list[Any]]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise extra("matplotlib", "bench") from error
+    figure = Figure(figsize=(7.2 if panels == 1 else 4.6 * panels, 4.1), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
+
+
+def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
+    """The names of all panels under them, where they cover no line and no band, and what is said under the names.
+
+    There are as few rows as hold every name whole: the width of a name is measured, not guessed from its letters.
+    """
+    handles: dict[str, Any] = {}
+    for axes in every:
+        for line, name in zip(*axes.get_legend_handles_labels()):
+            handles.setdefault(name, line)
+    for rows in range(1, len(handles) + 1):
+        legend = figure.legend(
+            handles.values(),
+            handles,
+            loc="lower center",
+            ncols=math.ceil(len(handles) / rows),
+            frameon=False,
+            borderaxespad=0,
+            handlelength=3,  # so that strokes can be told apart
+        )
+        legend.set_in_layout(False)
+        if legend.get_window_extent().width < 0.98 * figure.bbox.width or rows == len(handles):
+            break
+        legend.remove()
+    _under(figure, legend, said)
+
+
+def _under(figure: Any, legend: Any, said: str) -> None:
+    """Make the figure higher by the names and what is said under them, so that the panels keep their size."""
+    text = wrapped(said, figure.get_figwidth() - 0.3, SMALL)
+    below = (text.count("\n") + 1) * 1.35 * SMALL / 72 + 0.06 if text else 0.0  # inches
+    names = legend.get_window_extent().height / figure.dpi
+    height = figure.get_figheight() + below + names
+    figure.set_figheight(height)
+    figure.get_layout_engine().set(rect=(0, (below + names) / height, 1, 1 - (below + names) / height))
+    legend.set_bbox_to_anchor((0, below / height, 1, 1), transform=figure.transFigure)
+    figure.text(0.5, 0.06 / height, text, color=MUTED, fontsize=SMALL, ha="center", in_layout=False)
+
+
+def _dress(axes: Any, titles: Titles) -> None:
+    axes.set_title(titles[0], loc="left", color=INK, fontsize=11)
+    axes.set_xlabel(titles[1], color=INK)
+    axes.set_ylabel(titles[2], color=INK)
+    axes.grid(axis="y", color=RULE, linewidth=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _png(figure: Any) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=150, facecolor=PAPER, metadata={"Software": None})
+    return out.getvalue()

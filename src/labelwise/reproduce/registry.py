@@ -1,0 +1,260 @@
+"""Reproductions: experiments of the papers that can be run by name, `labelwise reproduce dynamical/figure1`.
+
+To add some: a module with a tuple REPRODUCTIONS, and its name in MODULES.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.atomic import write_pieces, write_text
+from labelwise.reproduce.tables import WHOLE
+from labelwise.stats.environment import environment
+from labelwise.stats.record import Record, read_records
+
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+MODULES = tuple(
+    f"labelwise.reproduce.{name}" for name in ("sabal.timing", "run_tables", "dynamical.figures", "ally.figures")
+)
+_SMOKE = "**Smoke scale: this shows that it runs. Nothing below says anything of a method.**\n\n"
+WORK = "work"  # the folder of runs that can go on, inside the folder of the pages
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How an experiment is run: its size, the data set (None: its own choice), the seed, and who hears of progress.
+
+    Tables take more: `only` some of their rows, `seeds` of another number than the paper's, `processes`, a `device`
+    (None: CUDA where it is there). `paper_compat` does as the paper where Labelwise does not by itself; `page` runs
+    nothing and shows what has been run: `work` is the folder where a run of a table that was stopped goes on, `kept`
+    and `before` are the records and numbers beside the page. `command` is what was typed.
+    """
+
+    scale: Scale = "small"
+    data: str | None = None
+    seed: int = 0
+    say: Callable[[str], None] = lambda text: None
+    only: tuple[str, ...] = ()
+    seeds: int | None = None
+    processes: int = 1
+    device: str | None = None
+    paper_compat: bool = False
+    page: bool = False
+    work: Path | None = None
+    kept: tuple[Record, ...] = ()
+    before: dict[str, Any] = field(default_factory=dict, hash=False)
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out: numbers that go into JSON, a picture (PNG), and what they say in a few sentences.
+
+    `table` is Markdown for the page, `records` every round of every run, where there are any, `differences` how what
+    was run differs from the paper.
+    """
+
+    numbers: dict[str, Any]
+    picture: bytes
+    verdict: str
+    table: str = ""
+    records: tuple[Record, ...] = ()
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of a paper; `why` says why it is not run, where it is not."""
+
+    name: str  # paper/figure
+    paper: str
+    what: str
+    run: Callable[[Setting], Result] | None
+    data: tuple[str, ...] = ()  # data sets of the paper's scale
+    seconds: Callable[[Setting], tuple[float, str]] | None = None  # how long at a setting, about, and on what
+    tables: bool = False  # whether it takes only, seeds, processes, device and page
+    why: str = ""
+    differences: tuple[str, ...] = ()  # from the paper, whatever the setting
+
+
+def device_of(setting: Setting) -> str:
+    """The device of a setting; CUDA where it is there and nothing is said."""
+    import torch
+
+    if setting.device not in (None, "cpu", "cuda"):
+        raise ArgumentError(f"--device is cpu or cuda, not {setting.device!r}")
+    return setting.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def reproductions() -> dict[str, Reproduction]:
+    """Every table and figure of the papers, by name, those that are not run too."""
+    found = [one for module in MODULES for one in importlib.import_module(module).REPRODUCTIONS]
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def named(name: str) -> Reproduction:
+    """The reproduction of this name, if it is one that is run."""
+    every = reproductions()
+    if name not in every:
+        raise ArgumentError(f"there is no reproduction {name!r}; there are: {', '.join(every)}")
+    if every[name].run is None:
+        raise ArgumentError(f"{name} is not run: {every[name].why}")
+    return every[name]
+
+
+def shown_time(one: Reproduction, setting: Setting) -> str:
+    """How long a reproduction takes, in words."""
+    if one.seconds is None:
+        return "not known"
+    seconds, where = one.seconds(setting)
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s {where}"
+    return f"about {seconds / 60:.0f} min {where}" if seconds < 5400 else f"about {seconds / 3600:.1f} h {where}"
+
+
+def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> Result:
+    """Run one and write what came out into `folder`, "/" in the name becoming "-".
+
+    NAME.png, NAME.json (with the setting), NAME.md (the page), NAME.jsonl.gz (records, where there are any), and
+    README.md, which puts the pages of all reproductions in the folder together. `command` is what the page says to run.
+    """
+    one = named(name)
+    if setting.scale not in SCALES:
+        raise ArgumentError(f"the scale is one of {', '.join(SCALES)}, not {setting.scale!r}")
+    if not one.tables and setting.only:
+        raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only)")
+    stem = name.replace("/", "-")
+    command = command or ("" if setting.page else f"labelwise reproduce {name}")
+    setting = _with_kept(replace(setting, command=command), one, folder, stem)
+    began = time.process_time()
+    assert one.run is not None, "named() has looked"
+    result = one.run(setting)
+    verdict = _SMOKE * (setting.scale == "smoke") + _standing_in(one, result.numbers) + result.verdict
+    result = replace(result, verdict=verdict, differences=(*one.differences, *result.differences))
+    about = _about(one, setting, result, round(time.process_time() - began))
+    text = json.dumps(
+        {**about, "verdict": result.verdict, "differences": result.differences, **result.numbers},
+        indent=1,
+        allow_nan=False,
+    )
+    write_pieces(folder / f"{stem}.png", [result.picture])
+    write_text(folder / f"{stem}.json", text + "\n")
+    if result.records:
+        lines = "".join(record.to_json() + "\n" for record in result.records)
+        write_pieces(folder / f"{stem}.jsonl.gz", [gzip.compress(lines.encode(), mtime=0)])
+    write_text(folder / f"{stem}.md", _page(stem, about, result))
+    write_text(folder / "README.md", _together(folder))
+    return result
+
+
+def _with_kept(setting: Setting, one: Reproduction, folder: Path, stem: str) -> Setting:
+    """The setting with the records and numbers beside the page, where they are wanted, and a folder to go on in."""
+    if (one.tables and _is_of(folder, stem, setting)) or (setting.page and not one.tables):
+        there = _numbers(folder, stem, setting)
+        setting = replace(setting, before=there, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
+    if setting.work is None:
+        kept = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
+        setting = replace(setting, work=folder / WORK / kept)
+    return setting
+
+
+def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) -> dict[str, Any]:
+    """What was run, by what and where; a page that was made again says by what, and the rest as it was."""
+    about: dict[str, Any] = {"name": one.name, "what": one.what, "paper": one.paper, "scale": setting.scale}
+    about |= {"paper_compat": setting.paper_compat, "seed": setting.seed, "command": setting.command}
+    about |= {"cpu_seconds": seconds, "environment": result.numbers.get("environment", environment())}
+    if setting.page and setting.before:
+        kept = ("command", "cpu_seconds", "environment")  # what made the records, and where
+        about |= {key: setting.before[key] for key in kept if key in setting.before}
+    if result.records and result.records[0].environment:
+        about["environment"] = {**result.records[0].environment, "seed": str(setting.seed)}
+    if one.tables:
+        about["command"] = _commands(result.numbers.get("sheets"), about["command"])
+    again = setting.page and (setting.command or setting.before.get("again", ""))
+    return about | ({"again": again} if again and again != about["command"] else {})
+
+
+def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
+    """Whether numbers and records of a table are beside its page, and of the same setting."""
+    try:
+        _numbers(folder, stem, setting)
+    except (StoreError, ArgumentError):
+        return False
+    return True
+
+
+def _commands(sheets: Any, command: str) -> str:
+    """What ran the rows of a table, a line for each command; rows that say nothing were run by this one."""
+    if not isinstance(sheets, list):
+        return command
+    for sheet in sheets:
+        sheet.setdefault("command", command)
+    return "\n".join(dict.fromkeys(line for sheet in sheets for line in sheet["command"].splitlines()))
+
+
+def _numbers(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
+    """The numbers beside a page whose records are there too; they have to be of the same setting."""
+    path, records = folder / f"{stem}.json", folder / f"{stem}.jsonl.gz"
+    if not path.is_file() or not records.is_file():
+        raise StoreError(f"--page: {records.name} and {path.name} were expected in {folder}; run it without --page")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    asked = {"scale": setting.scale, "paper_compat": setting.paper_compat, "seed": setting.seed}
+    for key, value in asked.items():
+        there = found.get(key, False)  # pages older than --paper-compat do not name it
+        if there != value:
+            raise ArgumentError(f"--page: {path} is of {key} {there!r}; expected the same, found {value!r}")
+    return found
+
+
+def _standing_in(one: Reproduction, numbers: dict[str, Any]) -> str:
+    """The data set that was run, said before anything else where it is not the paper's."""
+    ran = numbers.get("data")
+    if not isinstance(ran, str) or not one.data or ran in {*one.data, *(WHOLE.get(name, name) for name in one.data)}:
+        return ""
+    sizes = f", {numbers['start']} first labels, batches of {numbers['k']}" if {"start", "k"} <= set(numbers) else ""
+    return f"**Run on {ran} instead of {', '.join(one.data)}{sizes}.**\n\n"
+
+
+def _page(stem: str, about: dict[str, Any], result: Result) -> str:
+    """What one reproduction gave, as Markdown."""
+    ran = ", ".join(f"{name} {value}" for name, value in about["environment"].items())
+    compat = ", as the paper's programme does (--paper-compat)" if about["paper_compat"] else ""
+    # Runs in processes of their own are not in it; their pages have the seconds of all runs from the records.
+    spent = "" if result.records else f"{about['cpu_seconds']} seconds of the processor. "
+    parts = [
+        f"# {about['name']}: {about['what']}",
+        f"{about['paper']}; {about['scale']} scale, seeds from {about['seed']} on{compat}. Written by\n\n"
+        f"```\n{about['command']}\n```",
+        f"The page was made again from the records by `{about['again']}`." if "again" in about else "",
+        f"![{about['what']}]({stem}.png)",
+        result.verdict,
+        result.table.strip(),
+        "\n".join(["Differences from the paper:\n", *(f"- {line}" for line in result.differences)])
+        if result.differences
+        else "",
+        f"Numbers: [{stem}.json]({stem}.json)."
+        + (f" Every round of every run: [{stem}.jsonl.gz]({stem}.jsonl.gz)." if result.records else ""),
+        f"{spent}{ran[:1].upper()}{ran[1:]}.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _together(folder: Path) -> str:
+    """The pages of a folder on one: what each reproduction says, and its command."""
+    parts = ["# Reproductions", "", "Each section was written by its command.", ""]
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and {"name", "what", "verdict", "command"} <= set(found):
+            parts += [f"## [{found['name']}]({path.stem}.md): {found['what']}", "", f"![{path.stem}]({path.stem}.png)"]
+            commands = [f"`{line}`" for line in found["command"].splitlines()]
+            parts += ["", found["verdict"], "", "\n".join(commands), ""]
+    return "\n".join(parts)

@@ -1,0 +1,1 @@
+"""SABAL (Shen et al. 2022)."""

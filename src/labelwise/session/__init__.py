@@ -1,0 +1,1 @@
+"""Session: ask which rows to label, tell the answers."""

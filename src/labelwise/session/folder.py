@@ -1,0 +1,192 @@
+"""Store: a session in a folder. `session.json` says what it is, `answers.jsonl` is the ledger, `model.pt` the last fit.
+
+The first two are enough to go on. The model is only kept where training continues from the last one, since otherwise
+training again on the same answers gives the same model. `asked.json` is the last batch asked for, with the weights and
+notes that go into the ledger with its answers; a folder of an earlier Labelwise has none and goes on without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labelwise import strategies
+from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.atomic import write_pieces
+from labelwise.io.files import sync_folder
+from labelwise.pool import Ledger
+from labelwise.recipes import Recipe
+from labelwise.session.pending import Asked
+from labelwise.train import Fit, Learner, Objective, PrimalDual
+
+VERSION = 1
+ANSWERS = "answers.jsonl"
+ASKED = "asked.json"
+_FIELDS = ("recipe", "seed", "classes", "batch", "rows", "pool")
+
+
+def create(folder: Path, settings: dict[str, Any]) -> Ledger:
+    """A new session in `folder`, which must not hold one."""
+    text = json.dumps({"version": VERSION, **settings}, indent=2) + "\n"
+    try:
+        if _is_used(folder):
+            raise StoreError(
+                f"{folder} already holds a session; go on with Session.load({str(folder)!r}, pool, learner) or choose "
+                "another folder. Nothing was changed."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        # The ledger is there from the start, so that one that is missing later is known to be lost.
+        (folder / ANSWERS).touch()
+        write_pieces(folder / "session.json", [text.encode()])
+        sync_folder(folder)
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: a session cannot be kept there ({error}); a folder that can be written to was expected, or a "
+            "name for a new one. Choose another folder"
+        ) from error
+    return Ledger(folder / ANSWERS)
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """What `create` wrote."""
+    path = folder / "session.json"
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(
+            f"{folder} holds no session: there is no {path.name}. Start one with Session(..., folder=...)"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        version = found.get("version") if isinstance(found, dict) else None
+        raise StoreError(f"{path} has version {version!r}; this Labelwise reads version {VERSION}")
+    _check_fields(path, "", found, _FIELDS)
+    _check_fields(path, "recipe.", found["recipe"], ("name", "strategy", "start"))
+    for name in ("strategy", "start"):
+        _check_fields(path, f"recipe.{name}.", found["recipe"][name], ("class",))
+    return found
+
+
+def ledger(folder: Path) -> Ledger:
+    """The answers of the session in `folder`."""
+    path = folder / ANSWERS
+    if not path.exists():
+        raise StoreError(
+            f"{folder}: {ANSWERS} is missing; restore it from a copy. Only if no answer was ever given, make an empty "
+            "file of that name"
+        )
+    return Ledger(path)
+
+
+def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
+    """The recipe of a stored session, from its name and parameters."""
+    wanted = stored["recipe"]
+    try:
+        objective = _objective(wanted["objective"]) if "objective" in wanted else None
+        strategy, start = _strategy(wanted["strategy"]), _strategy(wanted["start"])
+        return Recipe(wanted["name"], strategy, start, objective, wanted.get("restart"))
+    except ArgumentError as error:
+        raise StoreError(
+            f"the session in {folder} was made with recipe {wanted['name']!r} ({wanted['strategy']['class']}), which "
+            "is not a strategy of Labelwise; pass it as Session.load(..., recipe=...)"
+        ) from error
+
+
+def check(folder: Path, stored: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise StoreError where the session to go on with is not the one that was stored."""
+    stored = {name: value for name, value in stored.items() if name != "version"}
+    if stored == json.loads(json.dumps(now)):
+        return
+    for name, expected in stored.items():
+        if now.get(name) != expected and json.loads(json.dumps(now.get(name))) != expected:
+            what = {"pool": "the content of the pool", "rows": "the number of rows"}.get(name, name)
+            raise StoreError(
+                f"the session in {folder} was made with {what} {expected!r}, found {now.get(name)!r}; {_remedy(name)}"
+            )
+    raise StoreError(f"the session in {folder} has other settings than this one: {stored}, found {now}")
+
+
+def _remedy(name: str) -> str:
+    if name in ("pool", "rows"):
+        return "pass the same pool, in the same form, as when it was started"
+    if name == "recipe":
+        return "leave recipe= out to go on with the stored one, or start a new session in another folder"
+    return f"go on with the same {name}, or start a new session in another folder"
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether there is a session; an empty ledger alone is one whose making was broken off."""
+    answers = folder / ANSWERS
+    return (folder / "session.json").exists() or (answers.exists() and answers.stat().st_size > 0)
+
+
+def _check_fields(path: Path, inside: str, found: Any, fields: tuple[str, ...]) -> None:
+    for name in fields:
+        if not isinstance(found, dict) or name not in found:
+            raise StoreError(f"{path}: the field {inside + name!r} is missing; restore the file from a copy")
+
+
+def save_asked(folder: Path, asked: Asked) -> None:
+    """Keep the batch that was asked for; it is on disk when this returns."""
+    try:
+        write_pieces(folder / ASKED, [json.dumps(asked.to_json(), allow_nan=False).encode()])
+    except OSError as error:
+        raise StoreError(f"{folder / ASKED} cannot be written ({error}); see to the rights of the folder") from error
+
+
+def load_asked(folder: Path, answers: int) -> Asked | None:
+    """The batch that was asked for last; None where there is none, or it came after answers that are lost."""
+    path = folder / ASKED
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} cannot be read: {error}. Restore it from a copy, or remove it to ask for that batch again"
+        ) from error
+    asked = Asked.from_json(found, str(path))
+    return asked if asked.answers <= answers else None
+
+
+def save_fit(folder: Path, fit: tuple[int, Fit]) -> None:
+    """Keep what training has to go on from, if anything."""
+    answers, model = fit
+    if model.state is None:
+        return
+    path = folder / "model.pt"
+    fresh = path.with_suffix(".new")
+    torch.save({"answers": answers, "ids": model.ids, "state": dict(model.state)}, fresh)
+    os.replace(fresh, path)
+
+
+def load_fit(folder: Path, learner: Learner) -> tuple[int, Fit] | None:
+    """The fit that `save_fit` kept, on the answers it was trained on."""
+    path = folder / "model.pt"
+    if not path.exists():
+        return None
+    try:
+        found = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise StoreError(f"{path} cannot be read ({error}); remove it to train from the answers alone") from error
+    return found["answers"], learner.restore(found["state"], found["ids"])
+
+
+def _objective(stored: dict[str, Any]) -> Objective:
+    values = {name: value for name, value in stored.items() if name != "class"}
+    named = [name for name in ("schedule", "secondary") if isinstance(values.get(name), str)]
+    if stored["class"] != "PrimalDual" or named:
+        raise ArgumentError(f"the objective {stored} holds a function or is a class of the user's own")
+    return PrimalDual(**values)
+
+
+def _strategy(stored: dict[str, Any]) -> Any:
+    for kind in strategies.ALL.values():
+        if kind.__name__ == stored["class"]:
+            return kind(**{name: value for name, value in stored.items() if name != "class"})
+    raise ArgumentError(f"there is no strategy class {stored['class']!r}")

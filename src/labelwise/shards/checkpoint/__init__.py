@@ -1,0 +1,1 @@
+"""Checkpoints of a selection: a journal of answers and the state of each shard."""

@@ -1,0 +1,91 @@
+"""The file of a shard's state in a journal, with its checksum: a selection does not go on from a damaged one."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import torch
+
+from labelwise.errors import StoreError
+from labelwise.shards.checkpoint.log import sum_of
+from labelwise.shards.shards import Shard
+
+
+def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
+    """Write the state of a shard; the shard's name in the journal, and the checksum of the file.
+
+    It is written beside and then takes its name, so that whatever stops it a file of that name is whole.
+    """
+    path = _path(folder, generation, shard)
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # a worker that was given up may still be writing
+    try:
+        found = _written(beside, shard)
+        os.replace(beside, path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error})") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    return _name(shard), found
+
+
+def _written(path: Path, shard: Shard) -> int:
+    with open(path, "wb") as file:
+        summed = _Summed(file)
+        try:
+            torch.save(shard.kept(), cast(IO[bytes], summed))  # of a file torch asks for `write` alone
+            file.flush()
+            os.fsync(file.fileno())
+        except RuntimeError as error:  # torch has an error of its own where a file takes no more
+            raise summed.error or OSError(str(error)) from error
+    return summed.sum
+
+
+def restore(folder: Path, generation: int, sums: Mapping[str, Any], shard: Shard) -> None:
+    """Go on from a state that was saved."""
+    path = _path(folder, generation, shard)
+    anew = f"remove {folder} and start the selection anew"
+    if not path.exists():
+        raise StoreError(f"{path} is missing; {anew}")
+    try:
+        with open(path, "rb") as file:
+            whole = sum_of(file, path.stat().st_size) == sums.get(_name(shard))
+        kept = torch.load(path, map_location=shard.device, weights_only=False) if whole else None
+    except Exception as error:  # a damaged pickle may raise anything
+        raise StoreError(f"{path} cannot be read ({error}); {anew}") from error
+    if kept is None:
+        raise StoreError(f"{path} is damaged: its checksum is not the one that was noted; {anew}")
+    shard.put_back(kept)
+
+
+def _path(folder: Path, generation: int, shard: Shard) -> Path:
+    return folder / f"state-{generation}-{_name(shard)}.pt"
+
+
+def _name(shard: Shard) -> str:
+    return str(int(shard.ids[0]))
+
+
+class _Summed:
+    """A file that is written to, the checksum of what was, and what went wrong."""
+
+    def __init__(self, file: BinaryIO):
+        self._file, self.sum = file, 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        self.sum = zlib.crc32(data, self.sum)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()

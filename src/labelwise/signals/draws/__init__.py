@@ -1,0 +1,1 @@
+"""Posterior draws of a model."""

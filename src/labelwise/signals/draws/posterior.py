@@ -1,0 +1,18 @@
+"""Which draws a trained network has: those of a variational last layer, those of its dropout layers, or none."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from labelwise.rng import Key
+from labelwise.signals.draws.draws import Draws
+from labelwise.signals.draws.dropout import MaskDraws, dropout_layers
+from labelwise.signals.draws.variational import VariationalLinear
+
+
+def draws_of(model: nn.Module, key: Key) -> Draws | None:
+    """The draws of a trained network; masks of dropout follow from `key`, a variational layer holds its own seed."""
+    layers = [module for module in model.modules() if isinstance(module, VariationalLinear)]
+    if layers:
+        return layers[-1].drawn()
+    return MaskDraws(key) if dropout_layers(model) else None

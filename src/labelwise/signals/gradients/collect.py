@@ -1,0 +1,137 @@
+"""Collectors: what becomes of the pieces of a pass: facts about each row, built gradients, or a check of the rules."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelwise.signals.gradients.pieces import Piece
+from labelwise.signals.gradients.sketch import Tables
+
+SAME = {torch.float64: 1e-9, torch.float32: 1e-4}  # |found - true|^2 over |true|^2 that still is rounding
+HALF = 5e-2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to find out about the gradient of each row."""
+
+    norm: bool = False
+    along: Mapping[str, Tensor] | None = None  # inner product with this gradient
+    sketch: tuple[int, int] | None = None  # width, seed
+
+
+class Found(ABC):
+    """Takes the pieces of a pass; cleared when a pass starts anew."""
+
+    along: Mapping[str, Tensor] | None = None
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget every piece."""
+
+    @abstractmethod
+    def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
+        """Take the piece of a parameter, for these rows of the batch."""
+
+
+class Facts(Found):
+    """Norms, inner products and sketches, summed over parameters in float64 on the model's device."""
+
+    def __init__(self, asked: Asked, rows: int, tables: Callable[[tuple[int, int], str, torch.device], Tables]):
+        self.asked = asked
+        self.along = asked.along
+        self.only_dot = not asked.norm and asked.sketch is None  # whether nothing but the inner product is asked
+        self._rows = rows
+        self._tables = tables
+        self._totals: dict[str, Tensor] = {}
+
+    def clear(self) -> None:
+        self._totals = {}
+
+    def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
+        norm_B, dot_B = piece.measure(self.asked.norm, None if self.along is None else self.along[name])
+        if norm_B is not None:
+            self._sum("norm", norm_B, part)
+        if dot_B is not None:
+            self._sum("dot", dot_B, part)
+        if self.asked.sketch is not None:
+            self._sum("sketch", piece.sketch(self._tables(self.asked.sketch, name, piece.device)), part)
+
+    def add_dot(self, dot_B: Tensor) -> None:
+        """Take the inner products of all parameters without a rule."""
+        self._sum("dot", dot_B, slice(None))
+
+    def totals(self, device: torch.device) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Norm (B,), inner product (B,) and sketch (B, W), where asked for."""
+        width = 0 if self.asked.sketch is None else self.asked.sketch[0]
+        wanted = {"norm": self.asked.norm, "dot": self.along is not None, "sketch": width > 0}
+        blank = {"sketch": torch.zeros(self._rows, width, dtype=torch.float64, device=device)}
+        zero_B = torch.zeros(self._rows, dtype=torch.float64, device=device)
+        found = [self._totals.get(what, blank.get(what, zero_B)) if asked else None for what, asked in wanted.items()]
+        return found[0], found[1], found[2]
+
+    def _sum(self, what: str, values: Tensor, part: slice) -> None:
+        if what not in self._totals:
+            shape = (self._rows, *values.shape[1:])
+            self._totals[what] = torch.zeros(shape, dtype=torch.float64, device=values.device)
+        self._totals[what][part] += values
+
+
+class Built(Found):
+    """Whole gradients (B, P), parameter by parameter."""
+
+    def __init__(self, rows: int):
+        self._rows = rows
+        self._by_name: dict[str, Tensor] = {}
+
+    def clear(self) -> None:
+        self._by_name = {}
+
+    def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
+        g_BP = piece.rows()
+        if name not in self._by_name:
+            self._by_name[name] = g_BP.new_zeros(self._rows, g_BP.shape[1])
+        self._by_name[name][part] += g_BP
+
+    def of(self, name: str, parameter: Tensor) -> Tensor:
+        """The gradients (B, P) of one parameter; zeros where it was not used."""
+        found = self._by_name.get(name)
+        return parameter.new_zeros(self._rows, parameter.numel()) if found is None else found
+
+
+class Checked(Found):
+    """Compares pieces of two rows with the gradient `along` of the first one; the second one has none."""
+
+    def __init__(self, along: Mapping[str, Tensor]):
+        self.along = along
+        self._found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def clear(self) -> None:
+        self._found = {}
+
+    def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
+        assert self.along is not None
+        norm_B, dot_B = piece.measure(True, self.along[name])
+        assert norm_B is not None
+        assert dot_B is not None
+        self._found[name] = (norm_B.double(), dot_B.double())
+
+    def wrong(self, names: set[str]) -> Iterator[str]:
+        """Which of these parameters have a gradient that is not autograd's.
+
+        |found - true|^2 = |found|^2 + |true|^2 - 2 found . true, so norm and inner product tell without the gradient.
+        """
+        assert self.along is not None
+        for name in sorted(names):
+            true = self.along[name]
+            size = float(true.double().square().sum())
+            zero = torch.zeros(2, dtype=torch.float64)
+            norm_2, dot_2 = self._found.get(name, (zero, zero))
+            gap = float(norm_2[0]) + size - 2 * float(dot_2[0]) + float(norm_2[1])
+            if not gap <= SAME.get(true.dtype, HALF) * size + 1e-30:
+                yield name

@@ -1,0 +1,229 @@
+"""Pieces: one parameter's gradient for each row of a batch, as factors, with the algebra that never multiplies out.
+
+A piece answers three questions: the squared length of each row's gradient and its inner product with one given
+gradient (`measure`), and its sketch. `rows` does build the gradients, for kernels of few rows and for tests.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelwise.signals.exact_sum import add_at
+from labelwise.signals.gradients.sketch import Tables
+
+CPU_SCRATCH = 1 << 22  # numbers of a temporary: 16 MB in float32
+DEVICE_SCRATCH = 1 << 27
+WRITE = 48  # what writing and reading back one entry of a product costs, in multiplications
+SHARED = 0.65  # a product with one matrix for all rows costs this share of a product for each row
+
+Measured = tuple[Tensor | None, Tensor | None]  # squared norm (B,) and inner product (B,), where asked for
+
+
+class Piece(ABC):
+    """The gradient of one parameter, for each of B rows."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where its factors are."""
+
+    @abstractmethod
+    def measure(self, norm: bool, along: Tensor | None) -> Measured:
+        """Squared length of each row's gradient, and its inner product with `along` (shaped like the parameter)."""
+
+    @abstractmethod
+    def rows(self) -> Tensor:
+        """The gradients (B, P), built."""
+
+    @abstractmethod
+    def sketch(self, tables: Tables) -> Tensor:
+        """The sketch (B, W) of each row's gradient."""
+
+
+@dataclass(frozen=True)
+class Vector(Piece):
+    """Gradients at hand entry by entry (B, P): biases, scales, and what torch.func computed."""
+
+    g_BP: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.g_BP.device
+
+    def measure(self, norm: bool, along: Tensor | None) -> Measured:
+        return lengths(self.g_BP) if norm else None, None if along is None else self.g_BP @ along.flatten()
+
+    def rows(self) -> Tensor:
+        return self.g_BP
+
+    def sketch(self, tables: Tables) -> Tensor:
+        return tables.whole(self.g_BP)
+
+
+@dataclass(frozen=True)
+class Outer(Piece):
+    """sum_t d_t a_t^T over T places: the gradient of a weight (O, I) that maps inputs a to outputs with gradient d."""
+
+    a_BTI: Tensor
+    d_BTO: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.d_BTO.device
+
+    def measure(self, norm: bool, along: Tensor | None) -> Measured:
+        a_BTI, d_BTO = self.a_BTI, self.d_BTO
+        (_, places, inputs), outputs = a_BTI.shape, d_BTO.shape[2]
+        if norm and places > 1 and product_is_cheaper(places, inputs, outputs, along is not None):
+            found = [of_products(self._product(part), True, along) for part in self._parts(inputs * outputs)]
+            return joined(found)
+        norm_B = None
+        if norm and places == 1:
+            norm_B = lengths(a_BTI[:, 0]) * lengths(d_BTO[:, 0])
+        elif norm:
+            parts = self._parts(2 * places * places)
+            norm_B = torch.cat([of_tables(a_BTI[part].mT, d_BTO[part].mT) for part in parts])
+        dot_B = None if along is None else ((a_BTI @ along.reshape(outputs, inputs).T) * d_BTO).sum((1, 2))
+        return norm_B, dot_B
+
+    def rows(self) -> Tensor:
+        return self._product(slice(None)).flatten(1)
+
+    def sketch(self, tables: Tables) -> Tensor:
+        (_, places, inputs), outputs = self.a_BTI.shape, self.d_BTO.shape[2]
+        if inputs * outputs <= places * tables.width:
+            parts = self._parts(2 * inputs * outputs)
+            return torch.cat([tables.whole(self._product(part).flatten(1)) for part in parts])
+        parts = self._parts(4 * places * tables.width)
+        return torch.cat([tables.outer(self.a_BTI[part], self.d_BTO[part]) for part in parts])
+
+    def _product(self, part: slice) -> Tensor:
+        return self.d_BTO[part].mT @ self.a_BTI[part]
+
+    def _parts(self, numbers: int) -> Iterator[slice]:
+        return in_parts(len(self.a_BTI), numbers, self.device)
+
+
+@dataclass(frozen=True)
+class Scattered(Piece):
+    """The gradient of a table (V, O) of which row `index` t gets d_t: what each word of the row adds up."""
+
+    index_BT: Tensor
+    d_BTO: Tensor
+    rows_V: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.d_BTO.device
+
+    def measure(self, norm: bool, along: Tensor | None) -> Measured:
+        norm_B = None
+        if norm:
+            # Words that stand twice in a row are added up before they are squared.
+            batch = len(self.index_BT)
+            distinct_U, place = self._own(self.rows_V, self.index_BT).unique(return_inverse=True)
+            sum_UO = self.d_BTO.new_zeros(len(distinct_U), self.d_BTO.shape[2])
+            add_at(sum_UO, place, self.d_BTO.flatten(0, 1))
+            norm_B = add_at(self.d_BTO.new_zeros(batch), distinct_U // self.rows_V, lengths(sum_UO))
+        dot_B = None if along is None else (along[self.index_BT] * self.d_BTO).sum((1, 2))
+        return norm_B, dot_B
+
+    @staticmethod
+    def _own(width: int, place: Tensor) -> Tensor:
+        """Places (B, ...) below `width` as places in one line of B times as many."""
+        return (place.flatten(1) + width * torch.arange(len(place), device=place.device)[:, None]).flatten()
+
+    def rows(self) -> Tensor:
+        batch, _, outputs = self.d_BTO.shape
+        g_BVO = self.d_BTO.new_zeros(batch, self.rows_V, outputs)
+        add_at(g_BVO.view(-1, outputs), self._own(self.rows_V, self.index_BT), self.d_BTO.flatten(0, 1))
+        return g_BVO.flatten(1)
+
+    def sketch(self, tables: Tables) -> Tensor:
+        place_BTO = (tables.place_O[self.index_BT][:, :, None] + tables.place_I) % tables.width
+        signed_BTO = self.d_BTO * (tables.sign_O[self.index_BT][:, :, None] * tables.sign_I)
+        out_BW = self.d_BTO.new_zeros(len(self.d_BTO), tables.width)
+        add_at(out_BW.view(-1), self._own(tables.width, place_BTO), signed_BTO.flatten())
+        return out_BW
+
+
+@dataclass(frozen=True)
+class Stacked(Piece):
+    """Pieces of one parameter, one above the other: the packed projections of attention."""
+
+    pieces: Sequence[Piece]
+    heights: Sequence[int]  # rows of the parameter in each piece
+
+    @property
+    def device(self) -> torch.device:
+        return self.pieces[0].device
+
+    def measure(self, norm: bool, along: Tensor | None) -> Measured:
+        alongs = [None] * len(self.pieces) if along is None else along.split(list(self.heights))
+        found = [piece.measure(norm, part) for piece, part in zip(self.pieces, alongs)]
+        return total([norm_B for norm_B, _ in found]), total([dot_B for _, dot_B in found])
+
+    def rows(self) -> Tensor:
+        return torch.cat([piece.rows() for piece in self.pieces], 1)
+
+    def sketch(self, tables: Tables) -> Tensor:
+        sketches, start = [], 0
+        for piece, height in zip(self.pieces, self.heights):
+            sketches.append(piece.sketch(tables.part(slice(start, start + height))))
+            start += height
+        return torch.stack(sketches).sum(0)
+
+
+def in_parts(rows: int, numbers: int, device: torch.device) -> Iterator[slice]:
+    """Slices of a batch whose temporaries, `numbers` for a row, stay small."""
+    scratch = CPU_SCRATCH if device.type == "cpu" else DEVICE_SCRATCH
+    step = max(1, scratch // max(1, numbers))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def product_is_cheaper(places: int, inputs: int, outputs: int, dot: bool, table: int | None = None) -> bool:
+    """Whether to multiply the factors out, a few rows at a time, rather than compare all places of a row.
+
+    The product (outputs, inputs) of a row costs T I O and is written once; it gives the inner product for nothing.
+    Tables of places by places cost T^2 (I + O), or `table` + T^2 O where that of the inputs costs something else, and
+    the inner product T I O once more, shared by all rows.
+    """
+    product = (places + WRITE) * inputs * outputs
+    shared = SHARED * places * inputs * outputs if dot else 0.0
+    tables = (places * places * inputs if table is None else table) + places * places * outputs + shared
+    return product < tables
+
+
+def of_products(g: Tensor, norm: bool, along: Tensor | None) -> Measured:
+    """Norm and inner product of gradients (B, ...) that were multiplied out."""
+    g_BP = g.flatten(1)
+    return lengths(g_BP) if norm else None, None if along is None else g_BP @ along.flatten()
+
+
+def of_tables(a_BIT: Tensor, d_BOT: Tensor) -> Tensor:
+    """|sum_t d_t a_t^T|^2 = sum over t, t' of (a_t . a_t')(d_t . d_t')."""
+    return ((a_BIT.mT @ a_BIT).mul_(d_BOT.mT @ d_BOT)).sum((1, 2)).clamp_min_(0)
+
+
+def lengths(x_BP: Tensor) -> Tensor:
+    """Squared length of each row, in one read."""
+    return torch.linalg.vector_norm(x_BP, dim=1).square_()
+
+
+def joined(parts: Sequence[Measured]) -> Measured:
+    """What was measured part by part, for the whole batch."""
+    norms = [norm for norm, _ in parts if norm is not None]
+    dots = [dot for _, dot in parts if dot is not None]
+    return torch.cat(norms) if norms else None, torch.cat(dots) if dots else None
+
+
+def total(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of what is there."""
+    there = [part for part in parts if part is not None]
+    return torch.stack(there).sum(0) if there else None

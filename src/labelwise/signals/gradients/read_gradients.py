@@ -1,0 +1,219 @@
+"""GradNorm, LossJvp and GradSketch: facts about the gradient of each row's loss by all trained parameters.
+
+One forward and one backward for a batch. The backward computes the gradients of layer outputs alone; as each arrives,
+the layer's rule (signals/ghost) turns it and the layer's input into what was asked. What has no rule is computed by
+torch.func. Each model is checked once, on two rows, against plain autograd, so that a rule that does not fit a layer
+(a subclass with a forward of its own, weights used elsewhere) is found and the layer falls back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.errors import ModelError
+from labelwise.rng import Key
+from labelwise.signals.gradients import Capture, Tables, Vector
+from labelwise.signals.gradients.collect import Asked, Built, Checked, Facts, Found
+from labelwise.signals.gradients.fallback import inner_products, row_gradients
+from labelwise.signals.gradients.losses import Loss, cotangents
+from labelwise.signals.gradients.rules import MisfitError
+from labelwise.signals.model import head
+from labelwise.signals.model.forward import at_rest, count, forward, home, moved, rows_of, small_parts
+from labelwise.signals.model.head import Output
+
+Gradient = dict[str, Tensor]  # parameter's name -> gradient of its shape
+Cotangents = Callable[[Tensor], list[Tensor]]  # outputs (B, C) -> gradients of a loss by them
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found: the model's own output, and a number or a vector for each row."""
+
+    output: Any
+    calls: head.Calls
+    sq_norm: Tensor | None = None  # (B,) float64
+    dot: Tensor | None = None  # (B,) float64
+    sketch: Tensor | None = None  # (B, W)
+
+
+class _Ran(NamedTuple):
+    """One pass: the model's output, calls of watched modules, and the gradients the backward started from."""
+
+    output: Any
+    calls: head.Calls
+    cotangents: list[Tensor]
+
+
+class RowGradients:
+    """Gradients of single rows of a model in eval mode; the model is left exactly as it was found."""
+
+    def __init__(self, model: nn.Module, output: Output | None = None, autocast: torch.dtype | None = None):
+        """`output` says where the logits are in what the model returns, as for ModelReader."""
+        self.model = model
+        self.where = output
+        self.autocast = autocast
+        self.capture = Capture(model)
+        self._verified = False
+        self._hashed: dict[tuple[tuple[int, int], str], Tables] = {}
+
+    def ask(
+        self,
+        inputs: Any,
+        asked: Asked,
+        loss: Loss = "cross-entropy",
+        labels: Tensor | str = "argmax",
+        watch: Mapping[str, nn.Module] | None = None,
+    ) -> Answer:
+        """What is asked about each row's gradient of `loss` at these labels.
+
+        Labels are class numbers (B,), targets (B,) or (B, K) of a squared error, "argmax" for the model's own most
+        probable class, or "spread" for the mean over labels at distance one about the prediction (squared error: the
+        squared norm is then the sum over outputs of |grad f^k|^2, and the inner product has mean 0). `calls` of the
+        answer are those of the modules to `watch` in the forward pass.
+        """
+        found = Facts(asked, count(inputs), self._tables)
+        ran = self._run(inputs, loss, functools.partial(cotangents, loss, labels), found, watch or {})
+        norm_B, dot_B, sketch_BW = found.totals(home(self.model)[0])
+        if isinstance(labels, str) and labels == "spread" and dot_B is not None:
+            dot_B = torch.zeros_like(dot_B)
+        return Answer(ran.output, ran.calls, norm_B, dot_B, sketch_BW)
+
+    def rows(self, inputs: Any, cotangent: Callable[[Tensor], Tensor], loss: Loss = "cross-entropy") -> Tensor:
+        """The gradients (B, P) of <outputs, cotangent>, built: P numbers for each row, for kernels of few rows."""
+        found = Built(count(inputs))
+        self._run(inputs, loss, lambda outputs: [cotangent(outputs)], found, {})
+        return torch.cat([found.of(name, self.model.get_parameter(name)) for name in self.capture.trained], 1)
+
+    def training(self, batches: Iterable[tuple[Any, Tensor]], loss: Loss = "cross-entropy") -> Gradient:
+        """The SUM over labelled rows of the gradients of their losses at their true labels."""
+        parameters = [self.model.get_parameter(name) for name in self.capture.trained]
+        total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
+        for inputs, labels in batches:
+            for part in small_parts(count(inputs), home(self.model)[0]):
+                rows, labels_B = rows_of(inputs, part), labels[part]
+                with at_rest(self.model), torch.enable_grad():
+                    outputs_BC = self._outputs(forward(self.model, rows, self.autocast), count(rows), loss)
+                    (d_BC,) = cotangents(loss, labels_B, outputs_BC.detach())
+                    gradients = torch.autograd.grad(outputs_BC, parameters, d_BC, allow_unused=True)
+                for so_far, gradient in zip(total, gradients):
+                    if gradient is not None:
+                        so_far += gradient
+        return {n: g.to(p.dtype) for n, p, g in zip(self.capture.trained, parameters, total)}
+
+    def notes(self) -> dict[str, str]:
+        """Which parameters have no rule, by reason."""
+        return self.capture.fell_back()
+
+    def _run(self, inputs: Any, loss: Loss, losses: Cotangents, found: Found, watch: Mapping[str, nn.Module]) -> _Ran:
+        """One forward and the backward passes, with every parameter's piece handed to `found`."""
+        with at_rest(self.model):
+            self._verify(inputs, loss)
+            ran = self._swept(inputs, loss, losses, found, watch)
+            if self.capture.rest:
+                for d_BC in ran.cotangents:
+                    self._fall_back(inputs, loss, d_BC, found)
+        return ran
+
+    def _swept(self, inputs: Any, loss: Loss, losses: Cotangents, found: Found, watch: Mapping[str, nn.Module]) -> _Ran:
+        rows = count(inputs)
+        while True:
+            found.clear()
+            try:
+                with self.capture.hooked(rows, found.add):
+                    with head.watched(watch) as calls:
+                        output = forward(self.model, inputs, self.autocast)
+                    outputs_BC = self._outputs(output, rows, loss)
+                    given = losses(outputs_BC.detach())
+                    if outputs_BC.requires_grad:  # not where no layer has a rule
+                        for place, d_BC in enumerate(given, 1):
+                            outputs_BC.backward(d_BC.to(outputs_BC.dtype), retain_graph=place < len(given))
+                return _Ran(output, calls, given)
+            except MisfitError as misfit:
+                self.capture.drop(misfit.module, misfit.reason)
+
+    def _fall_back(self, inputs: Any, loss: Loss, d_BC: Tensor, found: Found) -> None:
+        device, dtype = home(self.model)
+        batch = moved(inputs, device, dtype)
+        parameters = {name: self.model.get_parameter(name).detach() for name in self.capture.rest}
+        run = functools.partial(self._functional, loss)
+        if isinstance(found, Facts) and found.only_dot and found.along is not None:
+            found.add_dot(inner_products(run, parameters, found.along, batch, d_BC))
+            return
+        for part, gradients in row_gradients(run, parameters, batch, d_BC):
+            for name, g_BP in gradients.items():
+                found.add(name, Vector(g_BP.float() if g_BP.element_size() < 4 else g_BP), part)
+
+    def _functional(self, loss: Loss, parameters: Gradient, batch: Any) -> Tensor:
+        output = forward(self.model, batch, self.autocast, parameters)
+        return self._outputs(output, count(batch), loss)
+
+    def _outputs(self, output: Any, rows: int, loss: Loss) -> Tensor:
+        """Logits (B, C), or predictions (B, K) of a squared error."""
+        if loss == "cross-entropy":
+            return head.logits_of(output, self.where, rows)
+        found = head.raw_logits(output, self.where).reshape(rows, -1)
+        return found if found.element_size() >= 4 else found.float()
+
+    def _tables(self, sketch: tuple[int, int], name: str, device: torch.device) -> Tables:
+        """Where entries of a parameter go in a sketch: made once, they are the same for all rows."""
+        if (sketch, name) not in self._hashed:
+            shape = self.model.get_parameter(name).shape
+            sizes = (shape[0], shape[1:].numel()) if shape else (1, 1)
+            width, seed = sketch
+            self._hashed[sketch, name] = Tables.of(Key(seed).fold("sketch", name), *sizes, width, device)
+        return self._hashed[sketch, name]
+
+    def _verify(self, inputs: Any, loss: Loss) -> None:
+        """Check the rules on two rows, once: found norm, inner product and autograd's gradient have to agree."""
+        if self._verified:
+            return
+        device, dtype = home(self.model)
+        batch = moved(inputs, device, dtype)
+        pair = two_rows(batch)
+        with torch.enable_grad():
+            outputs_2C = self._outputs(forward(self.model, pair), 2, loss)
+            d_2C = torch.cos(torch.arange(outputs_2C.numel(), device=device)).to(outputs_2C).view_as(outputs_2C)
+            d_2C[1] = 0
+            parameters = [self.model.get_parameter(name) for name in self.capture.trained]
+            true = torch.autograd.grad(outputs_2C, parameters, d_2C, allow_unused=True)
+        # Beside a copy of itself and not alone: some layers take no batch of one row.
+        again = self._outputs(forward(self.model, two_rows(rows_of(pair, slice(0, 1)))), 2, loss)
+        _check_alone(again[0], outputs_2C[0].detach())
+        along = {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(self.capture.trained, parameters, true)}
+        checked = Checked(along)
+        autocast, self.autocast = self.autocast, None
+        try:
+            self._swept(pair, loss, lambda _: [d_2C], checked, {})
+        finally:
+            self.autocast = autocast
+        for name in checked.wrong(set(self.capture.trained) - set(self.capture.rest)):
+            self.capture.drop_parameter(name, "its rule does not give autograd's gradient")
+        self._verified = True
+
+
+def two_rows(batch: Any) -> Any:
+    """The first two rows of a batch; the first one twice where there is one alone."""
+    if isinstance(batch, Mapping):
+        return {name: two_rows(value) for name, value in batch.items()}
+    if isinstance(batch, Tensor):
+        return batch[[0, min(1, len(batch) - 1)]]
+    if isinstance(batch, list) and batch and isinstance(batch[0], Tensor | Mapping):
+        return [two_rows(value) for value in batch]
+    return [batch[0], batch[min(1, len(batch) - 1)]]
+
+
+def _check_alone(one_C: Tensor, other_C: Tensor) -> None:
+    """A row's outputs must not depend on the rows beside it, or it has no gradient of its own."""
+    gap, size = float((one_C - other_C).abs().max()), float(other_C.abs().max())
+    if gap > 1e-3 * max(size, 1e-6):
+        raise ModelError(
+            "the model's outputs for a row depend on the other rows of the batch (beside two different ones they "
+            f"differ by {gap:.3g}), as with batch norm without running statistics: a row has no gradient of its own. "
+            "Use layers that look at one row at a time in eval mode."
+        )

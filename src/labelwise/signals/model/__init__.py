@@ -1,0 +1,1 @@
+"""Signals of a model: class probabilities, embeddings, and its last linear layer."""

@@ -1,0 +1,180 @@
+"""Probs, LabelProbs and Embedding (and so HeadGrad) of a fitted scikit-learn classifier. Nothing of it is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.errors import ModelError, NeedError
+from labelwise.signals.draws.sklearn_members import has_members, member_log_probs
+from labelwise.signals.model.calibration import noted_temperature
+from labelwise.signals.read import settled
+from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Prediction, Probs, Signal
+
+WIDEST = 1 << 15  # columns of a sparse matrix that are still kept as dense rows
+
+
+class Classifier(Protocol):
+    """A fitted classifier: which classes it knows, and its probabilities for them."""
+
+    classes_: np.ndarray
+
+    def predict_proba(self, X: Any) -> np.ndarray: ...
+
+
+class EstimatorReader:
+    """Reads a fitted classifier in the manner of scikit-learn.
+
+    Probs has one column for each of `classes`, in their order; a class that the classifier never saw has
+    probability 0. Embedding is the input of the final step: what the earlier steps of a pipeline make of the row
+    (`steps`), else the row itself, flattened. LabelProbs is softmax(log Probs / T); `left_out` is called for the
+    logits and labels to fit T on the first time LabelProbs are asked for. LogProbs hold each member of an ensemble of
+    scikit-learn's.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        classes: int,
+        *,
+        steps: Any = None,
+        left_out: Callable[[], tuple[Tensor, Tensor] | None] | None = None,
+    ):
+        """`steps` has `transform`; the classifier then takes what it gives, and the row is transformed once."""
+        self.classifier = classifier
+        self.classes = classes
+        self.steps = steps
+        self._left_out = left_out
+        self._calibration: dict[str, Any] = {}
+
+    @property
+    def temperature(self) -> float:
+        """The T of LabelProbs, fitted when first asked for."""
+        if not self._calibration:
+            found = None if self._left_out is None else self._left_out()
+            noted_temperature(found, self._calibration)
+        return float(self._calibration["temperature"])
+
+    def notes(self) -> dict[str, Any]:
+        """The temperature and what it does to calibration, once it was asked for."""
+        return dict(self._calibration)
+
+    def gives(self, signal: Signal) -> bool:
+        drawn = has_members(self.classifier)
+        return all(
+            isinstance(part, Probs | LabelProbs | Embedding) or (drawn and isinstance(part, LogProbs))
+            for part in signal.stored()
+        )
+
+    def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        features, dtype = _taken(inputs, self.steps)
+        columns: dict[Signal, Tensor] = {}
+        p_BC: Tensor | None = None
+        if any(isinstance(signal, Probs | LabelProbs) for signal in signals):
+            p_BC = class_probabilities(self.classifier, features, self.classes)
+        for signal in signals:
+            if isinstance(signal, Probs) and p_BC is not None:
+                columns[signal] = p_BC.to(dtype)
+            elif isinstance(signal, LabelProbs) and p_BC is not None:
+                columns[signal] = (log_probabilities(p_BC) / self.temperature).softmax(1).to(dtype)
+            elif isinstance(signal, LogProbs) and has_members(self.classifier):
+                columns[signal] = member_log_probs(self.classifier, features, self.classes).to(dtype)
+            elif isinstance(signal, Embedding):
+                columns[signal] = settled(torch.from_numpy(_dense(features)).to(dtype))
+            else:
+                raise NeedError(f"{signal!r} is not given by EstimatorReader; it gives Probs, LabelProbs, Embedding.")
+        return columns
+
+
+class RegressorReader:
+    """Reads a fitted regressor in the manner of scikit-learn: Prediction, and Embedding as `EstimatorReader` does."""
+
+    def __init__(self, regressor: Any, *, steps: Any = None):
+        self.regressor = regressor
+        self.steps = steps
+
+    def gives(self, signal: Signal) -> bool:
+        return all(isinstance(part, Prediction | Embedding) for part in signal.stored())
+
+    def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        features, dtype = _taken(inputs, self.steps)
+        columns: dict[Signal, Tensor] = {}
+        for signal in signals:
+            if isinstance(signal, Prediction):
+                columns[signal] = predictions(self.regressor, features).to(dtype)
+            elif isinstance(signal, Embedding):
+                columns[signal] = settled(torch.from_numpy(_dense(features)).to(dtype))
+            else:
+                raise NeedError(f"{signal!r} is not given by RegressorReader; it gives Prediction, Embedding.")
+        return columns
+
+
+def _taken(inputs: Any, steps: Any) -> tuple[Any, torch.dtype]:
+    """What the final step of a pipeline takes of these rows, and the dtype of what is read of them."""
+    rows = estimator_inputs(inputs)
+    wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
+    return rows if steps is None else steps.transform(rows), torch.float64 if wide else torch.float32
+
+
+def predictions(regressor: Any, features: Any) -> Tensor:
+    """One number (n,) for each row, in float64."""
+    rows = features.shape[0] if hasattr(features, "shape") else len(features)
+    given = np.asarray(regressor.predict(features), np.float64)
+    if given.size != rows:
+        raise ModelError(f"predict was expected to give one number for each of {rows} rows, shape {given.shape} found.")
+    return torch.from_numpy(given.reshape(rows))
+
+
+def estimator_inputs(inputs: Any) -> Any:
+    """Rows as scikit-learn takes them: an array (n, D), or a list of texts."""
+    if isinstance(inputs, Tensor):
+        rows = inputs.detach().cpu()
+        rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+        return rows.flatten(1).numpy() if rows.ndim > 1 else rows[:, None].numpy()
+    if isinstance(inputs, list) and all(isinstance(text, str) for text in inputs):
+        return inputs
+    raise ModelError(
+        f"a scikit-learn classifier takes rows of numbers or texts; the pool gives {type(inputs).__name__}. "
+        "Use a torch model, or a pool whose rows are arrays or texts."
+    )
+
+
+def class_probabilities(classifier: Classifier, features: Any, classes: int) -> Tensor:
+    """Probabilities (n, classes) in float64, in the order of the classes, 0 for those the classifier never saw."""
+    given_NS = np.asarray(classifier.predict_proba(features), np.float64)
+    seen_S = np.asarray(classifier.classes_)
+    if given_NS.ndim != 2 or given_NS.shape[1] != len(seen_S):
+        raise ModelError(
+            f"predict_proba was expected to give one column for each of the {len(seen_S)} classes it was fitted on, "
+            f"an array of shape {given_NS.shape} was found."
+        )
+    p_NC = np.zeros((len(given_NS), classes))
+    p_NC[:, seen_S.astype(np.int64)] = given_NS
+    return torch.from_numpy(p_NC / p_NC.sum(1, keepdims=True))
+
+
+def log_probabilities(p_NC: Tensor) -> Tensor:
+    """Logits that stand for these probabilities; a probability of 0 counts as 1e-12."""
+    return p_NC.clamp_min(1e-12).log()
+
+
+def _dense(features: Any) -> np.ndarray:
+    """Features of a batch as a dense array."""
+    if hasattr(features, "toarray"):
+        if features.shape[1] > WIDEST:
+            raise NeedError(
+                f"Embedding: the rows have {features.shape[1]} sparse columns; up to {WIDEST} are kept as dense rows. "
+                "Add a step such as TruncatedSVD(300) before the classifier, or set max_features of the vectoriser."
+            )
+        return np.asarray(features.toarray())
+    if isinstance(features, list):
+        raise NeedError(
+            "Embedding: this classifier takes texts as they are. Put the step that makes numbers of them before it in "
+            "a Pipeline, such as make_pipeline(TfidfVectorizer(), LogisticRegression())."
+        )
+    rows = np.asarray(features)
+    return rows.reshape(len(rows), -1)

@@ -1,0 +1,1 @@
+"""Records and statistics: numbers, no drawing."""

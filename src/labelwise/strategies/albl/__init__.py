@@ -1,0 +1,1 @@
+"""ALBL: a bandit over strategies."""

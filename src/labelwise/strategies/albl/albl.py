@@ -1,0 +1,140 @@
+"""ALBL: a bandit that learns which of several strategies to trust, one for each batch.
+
+Hsu and Lin, "Active learning by learning", AAAI 2015, in the batch form that BADGE compares with (Ash et al., ICLR
+2020). With K arms of weights w, all 1 at first,
+
+    p_a = (1 - K p_min) w_a / sum w + p_min,    p_min = 1 / (10 K);    an arm is drawn by p and chooses the whole batch
+    next round: reward = mean over labelled rows of (classified right) / chance_i
+                w_a *= exp( p_min / 2 (reward + sqrt(log(K / delta) / K) / p_a) )    for the arm that was drawn
+
+where chance_i is the probability of the arm that asked for row i, 1 for rows that no arm asked for. Cost: that of the
+arm drawn. The reward is training accuracy, so it says little; it is kept as published.
+The bandit's memory is in the notes of its selections: arm, its probability, and the weights it was drawn by. A
+session keeps them with the answers and hands them back (`with_history`); with `lw.select`, pass
+`Albl(history=({"ids": s.ids, **s.notes}, ...))` from the selections so far.
+Departs from the original: an arm chooses a batch and not a row, and p_min does not fall with the horizon, as in BADGE.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError, NeedError
+from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
+from labelwise.selection.memory import Size
+from labelwise.selection.strategy import Growth
+from labelwise.shards import Shard, Shards
+from labelwise.signals.spec import Embedding, Label, Needs, Probs
+
+_REWARD = (Probs(), Label())
+
+
+@dataclass(frozen=True)
+class Albl(Strategy):
+    """Draws one of its arms for each batch, the more often the better the model did after its batches.
+
+    Attributes:
+        arms: names of strategies.
+        delta: the chance of failure that the bandit's bound allows.
+        history: the notes of earlier selections with "ids", the rows they asked for, the oldest first.
+    """
+
+    arms: tuple[str, ...] = ("confidence", "kcenter")
+    delta: float = 0.1
+    history: tuple[Mapping[str, Any], ...] = ()
+
+    needs = Needs(pool=(Probs(), Embedding()), labelled=(Embedding(), *_REWARD), history=True)
+    cost = "that of the arm drawn"
+    growth = Growth(C=1, D=1)
+    paper = "Hsu & Lin, AAAI 2015"
+
+    def __post_init__(self) -> None:
+        for name in ("arms", "history"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.arms) < 2 or len(set(self.arms)) != len(self.arms):
+            raise ArgumentError(f"Albl(arms=...) are names of at least two different strategies, not {self.arms!r}")
+        if not 0 < self.delta < 1:
+            raise ArgumentError(f"Albl(delta=...) is above 0 and below 1, not {self.delta!r}")
+        needs = [self._arm(name).needs for name in self.arms]
+        if any(need.history for need in needs):
+            raise ArgumentError("Albl(arms=...): an arm that learns from its own history cannot be one of several")
+        pool = tuple(dict.fromkeys(signal for need in needs for signal in need.pool))
+        labelled = tuple(dict.fromkeys([*(signal for need in needs for signal in need.labelled), *_REWARD]))
+        object.__setattr__(self, "needs", Needs(pool, labelled, history=True))
+
+    def with_history(self, history: tuple[Mapping[str, Any], ...]) -> Strategy:
+        return replace(self, history=history)
+
+    def for_regression(self) -> None:
+        return None  # rewards are of classes
+
+    def memory(self, size: Size) -> int:
+        return max(self._arm(name).memory(size) for name in self.arms)
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        weights, reward = self._weights(labelled)
+        least = 1 / (10 * len(self.arms))
+        p = [(1 - len(self.arms) * least) * weight / sum(weights) + least for weight in weights]
+        arm = _drawn(p, key.fold("arm"))
+        picks = self._arm(self.arms[arm]).select(pool, labelled, k, key.fold("batch"))
+        notes = {
+            "arm": self.arms[arm],
+            "probability": p[arm],
+            "arm_weights": dict(zip(self.arms, weights)),
+            "probabilities": dict(zip(self.arms, p)),
+            **({} if reward is None else {"reward": reward}),
+        }
+        return Selection(picks.ids, picks.weights, picks.scores, {**picks.notes, **notes})
+
+    def _weights(self, labelled: Shards) -> tuple[list[float], float | None]:
+        """The weights of the arms now, and the reward of the last one drawn."""
+        asked = [past for past in self.history if "arm" in past]
+        if not asked:
+            return [1.0] * len(self.arms), None
+        last = asked[-1]
+        weights = [float(last["arm_weights"][name]) for name in self.arms]
+        reward = self._reward(labelled, {int(row): float(past["probability"]) for past in asked for row in past["ids"]})
+        least = 1 / (10 * len(self.arms))
+        bonus = math.sqrt(math.log(len(self.arms) / self.delta) / len(self.arms)) / float(last["probability"])
+        weights[self.arms.index(last["arm"])] *= math.exp(least / 2 * (reward + bonus))
+        return weights, reward
+
+    def _reward(self, labelled: Shards, chance: dict[int, float]) -> float:
+        if not labelled.n:
+            raise NeedError(
+                "Albl has a history, and rewards the last arm by the labelled rows: pass labelled=dict(probs=..., "
+                "y=..., ids=...) and what its arms need"
+            )
+
+        def right(shard: Shard) -> Tensor:
+            """The sum of right answers over the chance of being asked, in float64."""
+            total = torch.zeros((), dtype=torch.float64)
+            for _, rows in shard.blocks():
+                right_B = (rows.tensor(Probs()).argmax(1) == rows.tensor(Label()).long()).double().cpu()
+                chance_B = torch.tensor([chance.get(row, 1.0) for row in rows.ids.tolist()], dtype=torch.float64)
+                total += (right_B / chance_B).sum()
+            return total
+
+        return float(labelled.sum(right)) / labelled.n
+
+    def _arm(self, name: str) -> Strategy:
+        from labelwise import strategies  # the list of all strategies holds this one
+
+        return strategies.get(name)
+
+
+def _drawn(p: list[float], key: Key) -> int:
+    """A place drawn with these probabilities."""
+    draw = float(key.numpy().random()) * sum(p)
+    for place, share in enumerate(p):
+        draw -= share
+        if draw < 0:
+            return place
+    return len(p) - 1

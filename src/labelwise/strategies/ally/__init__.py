@@ -1,0 +1,1 @@
+"""ALLY: Lagrangian duality."""

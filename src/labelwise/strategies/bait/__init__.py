@@ -1,0 +1,1 @@
+"""BAIT: Fisher information of the last layer."""

@@ -1,0 +1,1 @@
+"""Strategies on posterior draws: BALD, BatchBALD, ACS-FW."""

@@ -1,0 +1,1 @@
+"""Strategies that cover the pool: TypiClust and ProbCover."""

@@ -1,0 +1,158 @@
+"""TypiClust: the most typical row of each cluster that holds no label yet; made for the first labels.
+
+Hacohen, Dekel and Weinshall, "Active learning on a budget: opposite strategies suit high and low budgets", ICML 2022,
+section 3. Rows are clustered by their features into min(L + k, 500) clusters. Clusters are visited from the fewest
+labelled rows, then the largest; each visit takes the row of highest typicality,
+
+    typicality_i = 1 / mean distance of i to its 20 nearest neighbours in the cluster
+
+Clusters of fewer than 5 rows come last. Cost N (L + k) D for each k-means iteration, and the sum of squared cluster
+sizes times D.
+Departs from the paper: in a cluster of more than 8,192 rows typicality is measured against 8,192 of them, drawn at
+random, so that no table of N x N is ever needed; typicality is measured once for a cluster, also when several rows are
+taken from it (more than 500 picks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import ArgumentError
+from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
+from labelwise.selection.memory import Size
+from labelwise.selection.progress import stage, tick
+from labelwise.selection.selection import equal_weights
+from labelwise.selection.strategy import Growth
+from labelwise.shards import Shard, Shards
+from labelwise.signals.rows import sq_dist
+from labelwise.signals.spec import Features, Needs
+from labelwise.strategies.coverage import kmeans as cluster
+from labelwise.strategies.distance.centering import about_the_middle
+
+FEATURES = Features()
+SMALL = 5  # clusters below this size come last
+WITNESSES = 8192  # rows of a cluster that typicality is measured against
+CLUSTERING = 0.75  # of the time, about
+TABLE, DEVICE_TABLE = 1 << 18, 1 << 23  # numbers of a block of distances
+READ = 8192  # rows whose typicality is read together
+
+
+@dataclass(frozen=True)
+class TypiClust(Strategy):
+    """One typical row from each of the largest clusters without a label."""
+
+    neighbours: int = 20
+    max_clusters: int = 500
+
+    needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
+    cost = "N (L + k) D x iterations"
+    growth = Growth(N=2, D=1)  # squared cluster sizes
+    paper = "Hacohen et al., ICML 2022"
+    cold = True
+
+    def __post_init__(self) -> None:
+        for name in ("neighbours", "max_clusters"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"TypiClust({name}=...) must be a whole number of at least 1, found {value!r}")
+
+    def memory(self, size: Size) -> int:
+        clusters = min(size.labelled + size.k, self.max_clusters)
+        witnesses = min(size.rows, WITNESSES)
+        queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python holds them
+        table = max(DEVICE_TABLE if size.accelerator else TABLE, witnesses)
+        visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * table
+        return 32 * size.rows + max(cluster.memory(size.with_labelled, clusters), visit + 16 * size.labelled)
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        everything = pool.join(labelled)
+        with about_the_middle(everything, FEATURES):
+            wanted = min(labelled.n + k, self.max_clusters)
+            with stage(0.0, CLUSTERING):
+                count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))
+            try:
+                with stage(CLUSTERING, 1.0):
+                    picked = self._visit(pool, labelled, count, k, key.fold("witnesses"))
+            finally:
+                everything.map(lambda shard: shard.state.pop("cluster") is None)
+        return equal_weights([row for _, row in picked], [score for score, _ in picked], {"clusters": count})
+
+    def _visit(self, pool: Shards, labelled: Shards, count: int, k: int, key: Key) -> list[tuple[float, int]]:
+        """(typicality, id) of k rows: one from each visit to a cluster."""
+        k = int(k)  # minus a NumPy integer without a sign is a large number
+        members = _members(pool, count)
+        sizes = [len(ids) for ids in members]
+        labels = [0] * count
+        for shard_clusters in labelled.map(lambda shard: shard.state["cluster"].tolist()):
+            for number in shard_clusters:
+                labels[number] += 1
+        visits = _visits(sizes, labels, k)
+        queues: dict[int, list[tuple[float, int]]] = {}
+        measured: dict[int, tuple[Tensor, Tensor]] = {}
+        wanted = [*dict.fromkeys(visits)]
+        for done, number in enumerate(wanted, 1):
+            ids = members[number].sort().values
+            measured[number] = ids, self._distance(pool, ids, key.fold(number))
+            # Together, since the host waits for a device each time that it reads.
+            if done == len(wanted) or sum(len(ids) for ids, _ in measured.values()) >= READ:
+                queues |= {one: queue[-k:] for one, queue in _by_typicality(measured).items()}
+                measured.clear()
+            tick(done, len(wanted))
+        return [queues[number].pop() for number in visits]
+
+    def _distance(self, pool: Shards, members: Tensor, key: Key) -> Tensor:
+        """The mean distance (N,) of each row of a cluster, by rising id, to its nearest neighbours in it."""
+        drawn = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
+        witnesses = pool.take(drawn)
+        near = min(self.neighbours, len(drawn) - 1)
+        # Laid out at first: small pieces kept between large ones that are let go would break the memory up.
+        mean_N = torch.empty(len(members), dtype=torch.float64, device=witnesses.ids.device)
+        step = max(1, (TABLE if mean_N.device.type == "cpu" else DEVICE_TABLE) // len(drawn))
+        for start in range(0, len(members), step):
+            rows = pool.take(members[start : start + step])
+            dist_NW = sq_dist(rows.tensor(FEATURES), witnesses.tensor(FEATURES))
+            dist_NW.masked_fill_(rows.ids[:, None] == witnesses.ids[None, :], torch.inf)  # not its own neighbour
+            nearest_NK = dist_NW.topk(near, dim=1, largest=False).values
+            mean_N[start : start + step] = nearest_NK.double().sqrt().mean(1)
+        return mean_N
+
+
+def _visits(sizes: list[int], labels: list[int], k: int) -> list[int]:
+    """The clusters that are visited, in order: from the fewest labels, then the largest, the small ones last."""
+    labels, free, visits = list(labels), list(sizes), []
+    for _ in range(k):
+        open_ = (j for j in range(len(sizes)) if free[j])
+        number = min(open_, key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j))
+        visits.append(number)
+        labels[number] += 1
+        free[number] -= 1
+    return visits
+
+
+def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list[tuple[float, int]]]:
+    """(typicality, id) of the rows of each cluster, the most typical last, ties to the smaller id."""
+    sizes = [len(members) for members, _ in measured.values()]
+    read = torch.cat([mean_N for _, mean_N in measured.values()]).cpu().split(sizes)
+    queues = {}
+    for (number, (members, _)), mean_N in zip(measured.items(), read):
+        if len(members) == 1:
+            queues[number] = [(0.0, int(members[0]))]  # nothing to be typical of
+            continue
+        typical_N = 1 / mean_N.clamp(min=torch.finfo(torch.float32).tiny)
+        order = typical_N.flip(0).argsort(stable=True)  # ids fall from the start, so the smallest of ties is last
+        queues[number] = list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
+    return queues
+
+
+def _members(pool: Shards, count: int) -> tuple[Tensor, ...]:
+    """The ids of the rows of each cluster."""
+    ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
+    return ids_N[cluster_N.argsort()].split(torch.bincount(cluster_N, minlength=count).tolist())
+
+
+def _ids_and_clusters(shard: Shard) -> tuple[Tensor, Tensor]:
+    return shard.ids.cpu(), shard.state["cluster"].cpu()

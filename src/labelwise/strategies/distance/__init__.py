@@ -1,0 +1,1 @@
+"""Strategies by distance to the nearest labelled or picked row: k-center and BADGE."""

@@ -1,0 +1,1 @@
+"""dynamicAL: training dynamics."""

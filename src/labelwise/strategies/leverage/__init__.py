@@ -1,0 +1,1 @@
+"""Leverage-based sampling: randomised BSS, leverage scores, volume sampling."""

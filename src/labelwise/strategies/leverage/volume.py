@@ -1,0 +1,112 @@
+"""Volume: rows that span a large volume together: drawn, so that the weighted fit is unbiased, or D-optimal.
+
+Derezinski, Warmuth and Hsu, "Leveraged volume sampling for linear regression", NeurIPS 2018, in the form of theorem 2
+of their "Correcting the bias in least squares regression with volume-rescaled sampling", AISTATS 2019: m draws by
+leverage, reweighted in proportion to the determinant of their design, are the same as
+
+    d rows S with probability det(V_S)^2 / det(V^T V)   and then   m - d independent draws by leverage
+
+with v the functions of `basis` whitened on the pool. The d rows are drawn one after the other, each with probability
+proportional to the squared length of v outside of the span of those before; by rejection from leverage, d log d
+proposals and no sweep. Every draw weighs 1/(m n p_i), p_i the leverage score, repeats are merged, and drawing ends
+before row k + 1. `Selection.weights` are k times that, about 1 on average. Cost as `leverage`, and d^3 log d.
+
+With rule="greedy" the rows are a D-optimal design instead, one after the other (d_optimal.py):
+
+    argmax_x v^T M^-1 v,   M += v v^T,   M = I at first
+
+without chance and without weights: informative where the linear model is right, and no picture of the pool.
+Cost: a sweep when the short list of best rows is used up, dozens in all, of N P min(d, picks since the last one), and
+k d x (its length).
+Departs from the paper: the budget counts distinct rows; no draw is reordered, since the weights do not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from labelwise.errors import ArgumentError
+from labelwise.rng import Key
+from labelwise.selection import Selection
+from labelwise.selection.memory import Size
+from labelwise.selection.selection import equal_weights
+from labelwise.selection.strategy import Growth
+from labelwise.shards import Shards
+from labelwise.signals.rows import sq_norm
+from labelwise.signals.spec import Basis
+from labelwise.strategies.leverage.basis_strategy import OnBasis
+from labelwise.strategies.leverage.batch import Drawn, batch_of
+from labelwise.strategies.leverage.d_optimal import LIST_NUMBERS, SHORTEST, d_optimal
+from labelwise.strategies.leverage.leverage import TAKEN, by_leverage, with_design
+from labelwise.strategies.leverage.poisson_draws import Rings, expected_draws
+from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
+
+WINDOW = 1 << 12
+NOTHING = 1e-9  # what is left of |v|^2 after projection when the rest is rounding
+
+
+@dataclass(frozen=True)
+class Volume(OnBasis):
+    """Leveraged volume sampling with importance weights, or greedy D-optimal design without.
+
+    Args:
+        basis, rank, tol: see `OnBasis`.
+        rule: "sampled" draws, "greedy" takes the rows that most raise the determinant.
+    """
+
+    rule: Literal["sampled", "greedy"] = "sampled"
+
+    cost = "N P^2 + d^3 log d"
+    growth = Growth(D=2, k=3)  # d is k/12, up to 256
+    paper = "Derezinski et al., NeurIPS 2018, AISTATS 2019"
+    weighted = True
+
+    def settle(self, basis: Basis) -> None:
+        if self.rule not in ("sampled", "greedy"):
+            raise ArgumentError(f'Volume(rule=...) must be "sampled" or "greedy", found {self.rule!r}')
+        object.__setattr__(self, "weighted", self.rule == "sampled")
+
+    def taken(self, size: Size, functions: int, rank: int) -> int:
+        listed = max(SHORTEST, LIST_NUMBERS // rank) if self.rule == "greedy" else 4 * rank + 16
+        return max(listed, min(TAKEN, size.k))
+
+    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+        if self.rule == "greedy":
+            design = d_optimal(pool, basis, k)
+            notes = {**basis.notes(), "log_det": sum(map(math.log1p, design.gains)), "sweeps": design.sweeps}
+            return with_design(pool, basis, equal_weights(design.ids, design.gains, notes))
+        drawn = Drawn(k)
+        spread(pool, basis, Rings(pool, LEVERAGE, key.fold("volume")), drawn)
+        expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
+        by_leverage(pool, basis, Rings(pool, LEVERAGE, key), drawn, expected)
+        notes = {**basis.notes(), "volume_rows": basis.rank}
+        batch = batch_of(pool, drawn, k / drawn.draws, key.fold("fill"), notes)
+        return with_design(pool, basis, batch)
+
+
+def spread(pool: Shards, basis: Whitened, rings: Rings, drawn: Drawn) -> None:
+    """Draw `rank` rows with probability proportional to the squared volume they span."""
+    q_TD = torch.zeros(0, basis.rank, dtype=torch.float64)
+    while len(q_TD) < basis.rank:
+        window = rings.window(min(WINDOW, 4.0 * basis.rank + 16))
+        if not len(window.ids):
+            continue
+        ids, place_J = window.ids.unique(return_inverse=True)
+        v_UD = basis.of(pool.take(ids)).cpu()
+        norm_U = sq_norm(v_UD)
+        for keep, row, at in zip(window.keep.tolist(), window.ids.tolist(), place_J.tolist()):
+            v_D = v_UD[at]
+            left_D = v_D - (v_D @ q_TD.T) @ q_TD
+            left_D = left_D - (left_D @ q_TD.T) @ q_TD  # twice is enough for orthogonal to rounding
+            left, norm = float(left_D @ left_D), float(norm_U[at])
+            if left <= NOTHING * norm or keep * norm >= left:
+                continue
+            ratio = norm * pool.n / rings.total
+            drawn.offer(row, 1 / ratio, ratio)
+            q_TD = torch.cat([q_TD, (left_D / left_D.norm())[None]])
+            if len(q_TD) == basis.rank:
+                break

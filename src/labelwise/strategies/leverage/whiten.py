@@ -1,0 +1,223 @@
+"""A basis whitened on the pool: V = (Psi - shift) W, formed block by block, with (1/n) sum_j v_j v_j^T = I.
+
+    G = Psi^T Psi / n in float64, eigen-decomposed; eigenvalues above tol times the largest are kept, the largest first,
+    at most `cap` of them; W = U diag(lam^-1/2)
+
+Where the functions of the basis hold the constant 1, it is always kept, as the first column of V: weights then count
+the pool, and the other functions are measured from their means, which changes their span by nothing and its
+rounding by much. Only G (P x P) leaves the shards; each row keeps one number, |v|^2, n times its leverage score.
+
+Nearly orthonormal (definition 5.1 of "Sample complexity of deep active learning"): rho = max_{i != j} |mean v_i v_j|.
+Whitening makes it 0 on the pool; what it is on fresh rows is measured by whitening on part of the rows, and looking
+at the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import NumericsError, RowError
+from labelwise.rng import Key
+from labelwise.selection.memory import Size
+from labelwise.selection.progress import tick
+from labelwise.shards import Shard, Shards
+from labelwise.signals.rows import Rows, sq_norm
+from labelwise.signals.spec import Basis, Embedding, Features
+
+HOLD_OUT = 0.2  # share of the rows on which rho is measured
+TOLERANCE = 1e-10  # of float64 rows
+TOLERANCE_SINGLE = 1e-6
+FLAT = 1e-22  # a variance below this share of the squared mean is rounding
+TIED = 1e-6  # eigenvalues this near, relative to their size, are one: which vectors come first is rounding
+LEVERAGE = "leverage"
+SWEEPS = 4  # at most: lengths, means, inner products, leverage scores
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """How a row becomes v, and what was found on the pool."""
+
+    signal: Basis
+    shift_P: Tensor  # float64, on the CPU
+    map_PD: Tensor
+    available: int  # directions above the tolerance, before the cap
+    rho: float
+    rho_holdout: float | None  # None where no row is held out
+    condition_number: float = math.nan  # max |v|^2 over the pool, at least the rank
+
+    @property
+    def rank(self) -> int:
+        return self.map_PD.shape[1]
+
+    def of(self, rows: Rows) -> Tensor:
+        """v of these rows (N, rank), in float64 on their device."""
+        psi_NP = rows.tensor(self.signal).double()
+        if psi_NP.shape[1] != len(self.shift_P):
+            raise RowError(
+                f"{self.signal.array}: {len(self.shift_P)} functions were expected, as in the pool, "
+                f"{psi_NP.shape[1]} were found; give labelled rows the array that the pool has"
+            )
+        return (psi_NP - self.shift_P.to(psi_NP.device)) @ self.map_PD.to(psi_NP.device)
+
+    def notes(self) -> dict[str, Any]:
+        """What a user should know of the basis."""
+        return {
+            "rank": self.rank,
+            "rank_available": self.available,
+            "condition_number": self.condition_number,
+            "rho": self.rho,
+            "rho_holdout": self.rho_holdout,
+        }
+
+
+@contextmanager
+def whitened(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -> Iterator[Whitened]:
+    """The basis of at most `cap` functions on this pool; within, every row keeps |v|^2 as state "leverage"."""
+    found = whiten(pool, signal, cap, tol, key)
+    try:
+        pool.map(functools.partial(_measure, found))
+        tick(SWEEPS, SWEEPS)
+        yield replace(found, condition_number=max(pool.map(lambda shard: float(shard.state[LEVERAGE].max()))))
+    finally:
+        pool.map(lambda shard: shard.state.pop(LEVERAGE, None) is None)
+
+
+def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -> Whitened:
+    """The basis of at most `cap` functions on this pool, in two or three sweeps."""
+    given = all(pool.map(lambda shard: signal in shard.columns))
+    if not given and signal.map != "last_layer" and signal.scale is None:
+        signal = replace(signal, scale=_longest(pool, signal))
+    pinned = signal.constant and not given
+    single = any(pool.map(lambda shard: shard.dtype != torch.float64))
+    tol = (TOLERANCE_SINGLE if single else TOLERANCE) if tol is None else tol
+    tick(1, SWEEPS)
+    shift_P = pool.sum(functools.partial(_sums, signal)) / pool.n
+    tick(2, SWEEPS)
+    if pinned:
+        shift_P[-1] = 0.0
+    else:
+        shift_P = torch.zeros_like(shift_P)
+    grams = pool.sum(functools.partial(_grams, signal, shift_P, key.fold("hold out")))
+    tick(3, SWEEPS)
+    kept_PP, held_PP = grams[:, :-1].view(2, len(shift_P), len(shift_P))
+    kept, held = grams[:, -1].tolist()
+    floor = FLAT * float(shift_P @ shift_P)
+    gram_PP = (kept_PP + held_PP) / pool.n
+    map_PD, available = _map(gram_PP, cap, tol, floor, pinned)
+    if not available:
+        raise NumericsError(
+            f"{signal.array} ({signal!r}) is zero on every row of the pool, so there is no direction to learn. Pass "
+            "features that differ, or add a column of ones."
+        )
+    return Whitened(
+        signal,
+        shift_P,
+        map_PD,
+        available,
+        _off_diagonal(map_PD.T @ gram_PP @ map_PD),
+        _fresh(kept_PP / kept, held_PP / held, cap, tol, floor, pinned) if kept and held else None,
+    )
+
+
+def width_of(signal: Basis, size: Size) -> int:
+    """How many functions a basis has on rows of these columns."""
+    if signal in size.shapes:
+        return size.shape(Basis)[0]
+    if signal.map == "last_layer":
+        return size.shape(Embedding)[0] + 1
+    if signal.map == "polynomial":
+        return math.comb(size.shape(Features)[0] + signal.degree, signal.degree)
+    return signal.width
+
+
+def _longest(pool: Shards, signal: Basis) -> float:
+    """The length of the longest row, rounded up to 8 bits: the same whatever the blocks it was measured in."""
+    (column,) = signal.stored()
+    longest = max(pool.map(lambda shard: float(shard.each(lambda rows: sq_norm(rows.tensor(column).double())).max())))
+    if longest == 0:
+        return 1.0
+    fraction, power = math.frexp(math.sqrt(longest) * (1 - 1e-7))
+    return math.ldexp(math.ceil(fraction * 256) / 256, power)
+
+
+def _sums(signal: Basis, shard: Shard) -> Tensor:
+    # Into one tensor: small ones kept between the large ones of the blocks would break the heap into pieces.
+    width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
+    total = torch.zeros(width, dtype=torch.float64, device=shard.device)
+    for _, rows in shard.blocks(scratch=scratch(shard, signal)):
+        total += rows.tensor(signal).double().sum(0)
+    return total.cpu()
+
+
+def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
+    """Gram matrices of the rows kept and of those held out and, last, how many rows they are: (2, P P + 1)."""
+    shift_P = shift_P.to(shard.device)
+    total = shift_P.new_zeros(2, len(shift_P), len(shift_P))
+    count = shift_P.new_zeros(2, 1)
+    for _, rows in shard.blocks(scratch=scratch(shard, signal)):
+        z_NP = rows.tensor(signal).double() - shift_P
+        held_N = key.uniform(rows.ids) < HOLD_OUT
+        for part, which_N in enumerate((~held_N, held_N)):
+            z_MP = z_NP[which_N]
+            total[part].addmm_(z_MP.T, z_MP)
+            count[part] += len(z_MP)
+    return torch.cat([total.flatten(1), count], 1).cpu()
+
+
+def scratch(shard: Shard, signal: Basis) -> int:
+    """Numbers of a row that a sweep adds, in units of the row's own precision: copies in float64."""
+    width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
+    units = signal.hidden if signal.map == "tangent" and signal not in shard.columns else 0
+    return (3 * width + 2 * units) * (8 // shard.dtype.itemsize)
+
+
+def _map(gram_PP: Tensor, cap: int, tol: float, floor: float, pinned: bool) -> tuple[Tensor, int]:
+    """W (P, rank), and how many directions there were to keep."""
+    if not pinned:
+        return _inverse_root(gram_PP, cap, tol, floor)
+    mean_Q = gram_PP[-1, :-1]
+    part_QD, available = _inverse_root(gram_PP[:-1, :-1] - torch.outer(mean_Q, mean_Q), cap - 1, tol, floor)
+    map_PD = gram_PP.new_zeros(len(gram_PP), part_QD.shape[1] + 1)
+    map_PD[-1, 0] = 1.0
+    map_PD[:-1, 1:] = part_QD
+    map_PD[-1, 1:] = -mean_Q @ part_QD
+    return map_PD, available + 1
+
+
+def _inverse_root(gram_PP: Tensor, cap: int, tol: float, floor: float) -> tuple[Tensor, int]:
+    """W (P, rank) with W^T G W = I on the leading directions of G, and how many were above the tolerance."""
+    if not len(gram_PP):
+        return gram_PP.new_zeros(0, 0), 0
+    lam_P, u_PP = torch.linalg.eigh(gram_PP)
+    available = int((lam_P > max(tol * float(lam_P[-1]), floor, 0.0)).sum())
+    rank = min(cap, available)
+    if 0 < rank < available and float(lam_P[-rank - 1]) > (1 - TIED) * float(lam_P[-rank]):
+        # The cut goes through equal eigenvalues: a small slope along the columns says which come first, not rounding.
+        slope_P = torch.linspace(1, 0, len(lam_P), dtype=gram_PP.dtype) * (TIED * float(lam_P[-rank]))
+        u_PP = torch.linalg.eigh(gram_PP + torch.diag(slope_P)).eigenvectors
+    u_PD = u_PP[:, len(lam_P) - rank :].flip(1)
+    inner_D, q_DD = torch.linalg.eigh(u_PD.T @ gram_PP @ u_PD)
+    return (u_PD @ q_DD / inner_D.sqrt()).flip(1), available
+
+
+def _fresh(kept_PP: Tensor, held_PP: Tensor, cap: int, tol: float, floor: float, pinned: bool) -> float | None:
+    """rho, on the rows held out, of the basis whitened on the others."""
+    map_PD, available = _map(kept_PP, cap, tol, floor, pinned)
+    return _off_diagonal(map_PD.T @ held_PP @ map_PD) if available else None
+
+
+def _off_diagonal(gram_DD: Tensor) -> float:
+    off_DD = gram_DD - torch.diag(gram_DD.diagonal())
+    return float(off_DD.abs().max())
+
+
+def _measure(found: Whitened, shard: Shard) -> None:
+    shard.state[LEVERAGE] = shard.each(lambda rows: sq_norm(found.of(rows)), scratch(shard, found.signal))

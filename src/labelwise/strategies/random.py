@@ -1,0 +1,23 @@
+"""Random: rows drawn uniformly without replacement. The yardstick every other strategy is measured against."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from labelwise.rng import Key
+from labelwise.selection import Scored
+from labelwise.selection.strategy import Growth
+from labelwise.signals.rows import Rows
+
+
+class Random(Scored):
+    """The k rows with the highest hash of (seed, id): every set of k rows is equally likely."""
+
+    cost = "N"
+    growth = Growth()
+    paper = "the baseline"
+    cold = True
+    known_law = True
+
+    def score(self, rows: Rows, key: Key) -> Tensor:
+        return key.uniform(rows.ids)

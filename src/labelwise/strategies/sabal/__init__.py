@@ -1,0 +1,1 @@
+"""SABAL: sparse approximation, by greedy selection or iterative hard thresholding."""

@@ -1,0 +1,1 @@
+"""Strategies on single predictions: confidence, margin, entropy."""

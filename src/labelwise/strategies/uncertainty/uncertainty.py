@@ -1,0 +1,60 @@
+"""Confidence, margin, entropy: the rows the model is least sure of, from its class probabilities.
+
+Confidence: Lewis and Gale, SIGIR 1994. Margin: Scheffer, Decomain and Wrobel, IDA 2001. Entropy: Shannon 1948, as
+used for queries by Settles, 2009. With p the probabilities of a row, sorted p_(1) >= p_(2) >= ...:
+
+    confidence  -p_(1)          margin  -(p_(1) - p_(2))          entropy  -sum_c p_c log p_c
+
+each taken highest first. Cost: one read of the probabilities.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labelwise.rng import Key
+from labelwise.selection import Scored
+from labelwise.selection.strategy import Growth
+from labelwise.signals.rows import Rows
+from labelwise.signals.spec import Needs, Probs
+
+
+class Confidence(Scored):
+    """Rows whose most probable class is least probable."""
+
+    needs = Needs(pool=(Probs(),))
+    cost = "N C"
+    growth = Growth(C=1)
+    paper = "Lewis & Gale 1994"
+
+    def score(self, rows: Rows, key: Key) -> Tensor:
+        return -rows.tensor(Probs()).amax(1)
+
+
+class Margin(Scored):
+    """Rows whose two most probable classes are closest."""
+
+    needs = Needs(pool=(Probs(),))
+    cost = "N C"
+    growth = Growth(C=1)
+    paper = "Scheffer et al. 2001"
+
+    def score(self, rows: Rows, key: Key) -> Tensor:
+        p_NC = rows.tensor(Probs())
+        if p_NC.shape[1] == 1:  # one single class: every row is certain
+            return -p_NC[:, 0]
+        first_N, second_N = p_NC.topk(2, dim=1).values.unbind(1)
+        return second_N - first_N
+
+
+class Entropy(Scored):
+    """Rows whose class probabilities have the highest entropy."""
+
+    needs = Needs(pool=(Probs(),))
+    cost = "N C"
+    growth = Growth(C=1)
+    paper = "Settles 2009"
+
+    def score(self, rows: Rows, key: Key) -> Tensor:
+        return torch.special.entr(rows.tensor(Probs())).sum(1)  # entr(0) = 0

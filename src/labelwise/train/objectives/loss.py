@@ -1,0 +1,97 @@
+"""Loss: how wrong an output is about a label, for classes (cross-entropy) and for numbers (squared error)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labelwise.errors import ModelError
+from labelwise.signals.model.head import Output, check_not_probabilities, logits_of, values_of
+
+LossChoice = Literal["cross_entropy", "mse"]
+CLOSE = 0.01  # a squared error, in variances of the target, below which a number counts as right
+
+
+class Loss(ABC):
+    """What a model's output is compared with a label by."""
+
+    @abstractmethod
+    def output(self, given: Any, where: Output | None, rows: int) -> Tensor:
+        """The output (B, C) that counts, in what a model returned for `rows` rows."""
+
+    @abstractmethod
+    def check(self, output_BC: Tensor) -> None:
+        """Raise ModelError where such outputs cannot be trained on."""
+
+    @abstractmethod
+    def rows(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        """The loss (B,) of each row."""
+
+    @abstractmethod
+    def right(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        """Whether each row (B,) has nothing more to teach."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """Minus the log probability of the label, in nats."""
+
+    classes: int
+
+    def output(self, given: Any, where: Output | None, rows: int) -> Tensor:
+        return logits_of(given, where, rows)
+
+    def check(self, output_BC: Tensor) -> None:
+        if output_BC.shape[1] < self.classes:
+            raise ModelError(
+                f"one output for each of {self.classes} classes was expected, the model has {output_BC.shape[1]}. Give "
+                f"its last layer {self.classes} outputs."
+            )
+        check_not_probabilities(output_BC.detach())
+
+    def rows(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        return F.cross_entropy(output_BC, label_B, reduction="none")
+
+    def right(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        return output_BC.detach().argmax(1) == label_B
+
+
+@dataclass(frozen=True)
+class SquaredError(Loss):
+    """The squared difference to the label, which is standardised: in variances of the target."""
+
+    def output(self, given: Any, where: Output | None, rows: int) -> Tensor:
+        return values_of(given, where, rows)[:, None]
+
+    def check(self, output_BC: Tensor) -> None:
+        """Every number is an answer."""
+
+    def rows(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        return (output_BC[:, 0] - label_B.to(output_BC.dtype)).square()
+
+    def right(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
+        return self.rows(output_BC.detach(), label_B) < CLOSE
+
+
+@dataclass(frozen=True)
+class Target:
+    """The units of a regression target: a model is trained on (label - mean) / spread."""
+
+    mean: float
+    spread: float
+
+    @staticmethod
+    def of(labels: Tensor) -> Target:
+        """Mean and standard deviation of these labels; a spread of 1 where they are all the same."""
+        values = labels.double()
+        spread = float(values.std(correction=0))
+        return Target(float(values.mean()), spread if spread > 0 else 1.0)
+
+    def standard(self, labels: Tensor) -> Tensor:
+        """Labels in units of their spread, around 0."""
+        return ((labels.double() - self.mean) / self.spread).to(torch.get_default_dtype())

@@ -1,0 +1,65 @@
+"""SABAL against its algorithms with explicit vectors and a dense matrix, in both forms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from labelwise.strategies.sabal import reference as slow
+from labelwise.verify.case import Case
+from labelwise.verify.problems import close, same_ids
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def inputs(rng: np.random.Generator, form: str, n: int = 60) -> dict[str, np.ndarray]:
+    """Arrays of one of the two forms."""
+    if form == "bayesian":
+        z = rng.normal(size=(n, 1, 3)) * 2 + rng.normal(size=(n, 12, 3))
+        return {"log_probs": np.log(softmax(z))}
+    z = rng.normal(size=(n, 3)) * 2
+    return {"probs": softmax(z), "label_probs": softmax(z / 1.7), "embedding": rng.normal(size=(n, 4)) + 0.3}
+
+
+def vectors(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Expected vectors and their spread, from the loss for every label."""
+    if "log_probs" in arrays:
+        return slow.loss_vectors(arrays["log_probs"])
+    return slow.gradient_vectors(arrays["probs"], arrays["label_probs"], arrays["embedding"])
+
+
+def greedy(case: Case) -> None:
+    """Algorithm 1: picks, weights, scores and the objective."""
+    settings = [(1e-2, 1e-1, 1.0), (3e3, 1e-1, 1.0), (1e2, 1e-4, 1.0), (0.0, 1e-2, 2.0)]
+    for turn, (alpha, beta, tau) in enumerate(settings):
+        for form in ("gradient", "bayesian"):
+            arrays = inputs(case.rng("sabal-greedy", turn, form), form)
+            b = (5, 17, 30)[turn % 3]
+            second = turn == 3
+            strategy = case.having({"alpha": alpha, "beta": beta, "tau": tau, "second_order": second})
+            got = case.select(b, arrays, strategy=strategy)
+            problem = slow.Problem.of(*vectors(arrays), b, alpha, beta)
+            picks, w, scores = slow.greedy(problem, b, tau, second)
+            same_ids(got.ids, picks, f"algorithm 1, {form} form, alpha = {alpha}, beta = {beta}")
+            close(got.weights, w[picks], "weights", 1e-7, 1e-9)
+            close(got.scores, scores, "scores", 1e-8, 1e-11)
+            close(got.notes["objective"], problem.f(w), "objective", 1e-8)
+
+
+def iht(case: Case) -> None:
+    """Algorithm 2: the support, the weights and the objective, with both rules of line 6."""
+    # Loose problems (small beta) amplify rounding from one iteration to the next, so they get few.
+    for turn, (alpha, beta, most) in enumerate([(1e-8, 1e-6, 3), (1e-2, 1e-1, 50), (1e2, 1e-3, 3), (3e3, 1e-1, 50)]):
+        for form in ("gradient", "bayesian"):
+            arrays = inputs(case.rng("sabal-iht", turn, form), form)
+            b, rule = (5, 17)[turn % 2], ("exact", "paper")[turn // 2]
+            strategy = case.having({"alpha": alpha, "beta": beta, "iterations": most, "prox": rule})
+            got = case.select(b, arrays, strategy=strategy)
+            problem = slow.Problem.of(*vectors(arrays), b, alpha, beta)
+            support, w, _ = slow.iht(problem, b, most, 1e-5, rule)
+            same_ids(got.ids, support, f"algorithm 2, {form} form, alpha = {alpha}, beta = {beta}, rule {rule}")
+            close(got.weights, w[support], "weights", 1e-5, 1e-7)
+            close(got.notes["objective"], problem.f(w), "objective", 1e-6)

@@ -1,0 +1,305 @@
+"""The meter: intervals that hold the truth, "too early" when it is, and a reason to stop; suspects and pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelwise.errors import SourceError, StoreError
+from labelwise.project import Project, Settings
+from labelwise.project.data.pictures import encoded
+from labelwise.project.loop import suspects
+from labelwise.project.meter import mean_curve
+from labelwise.project.meter.meter import EACH, FEWEST, compute, measure
+from labelwise.project.meter.reading import read_meter
+from labelwise.project.meter.rows import History, losses_of
+from labelwise.rng import Key
+
+
+def population(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes that a line parts, with 5 % wrong labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 12)) / np.sqrt(12)
+    y = (x @ np.random.default_rng(99).standard_normal(12) > 0).astype(int)
+    return x, np.where(rng.random(n) < 0.05, 1 - y, y)
+
+
+def history(m: int, losses: list[np.ndarray] | None = None, seed: int = 0, free: int = 1000) -> History:
+    x, y = population(m, seed)
+    given = losses or [(np.random.default_rng(seed).random(m) < 0.1).astype(float)]
+    return History(
+        rows=np.arange(m),
+        x_MD=torch.from_numpy(x).float(),
+        label_M=y.astype(float),
+        classes=("a", "b"),
+        labels_R=[20 * (r + 1) for r in range(len(given))],
+        losses_RM=given,
+        seconds=6.0,
+        free=free,
+    )
+
+
+def test_few_test_rows_are_too_early() -> None:
+    assert FEWEST == 30
+    assert EACH * 2 < FEWEST
+    made = compute(history(29), 20, 1000, 3, 7, Key(0))
+    assert made.needed is None
+    assert made.saved is None
+    assert "29 of at least 30" in made.early
+    assert any(word.startswith("Too early to tell") for word in made.words)
+    assert made.score is not None
+    assert made.score.low < made.score.value < (made.score.high or 1)
+    none = compute(history(0, [np.empty(0)]), 20, 1000, 1, 7, Key(0))
+    assert none.score is None
+    assert "not known yet" in none.words[0]
+
+
+def test_the_interval_of_the_accuracy_holds_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(400):
+        loss = (rng.random(40) < 0.08).astype(float)
+        score = compute(history(28, [loss[:28]]), 20, 1000, 1, 1, Key(0)).score
+        assert score is not None
+        held += score.low <= 0.92 <= (score.high or 1)
+    assert held >= 0.92 * 400  # 95 % less three standard deviations
+
+
+def test_the_interval_of_the_rmse_holds_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(6)
+    held = 0
+    for _ in range(300):
+        found = History(
+            np.arange(28), torch.zeros(28, 2), np.zeros(28), (), [20], [rng.standard_normal(28) ** 2 * 9], None, 9
+        )
+        score = compute(found, 20, 1000, 1, 1, Key(0)).score
+        assert score is not None
+        held += score.low <= 3.0 <= (score.high or np.inf)
+    assert held >= 0.90 * 300
+
+
+def test_random_labels_measured_on_the_slice_are_random_labels() -> None:
+    """The measured curve against many independent draws of as many labels."""
+    x, y = population(120, 3)
+    found = mean_curve.random_curve(torch.from_numpy(x), y, 2, Key(1))
+    assert found.loss_SM.shape == (len(found.sizes_S), 120)
+    assert np.isfinite(found.loss_SM).all()
+    from labelwise.project.loop.model import logistic
+
+    fresh, truth = population(4000, 1234)
+    for s in (0, len(found.sizes_S) - 1):
+        n = int(found.sizes_S[s])
+        errors = []
+        for draw in range(20):
+            a, b = population(n, 500 + draw)
+            weight, bias = logistic(torch.from_numpy(a), torch.from_numpy(b), 2)
+            errors.append(float(((torch.from_numpy(fresh) @ weight.T + bias).argmax(1).numpy() != truth).mean()))
+        # 120 test rows: the standard deviation of an error of 0.2 is 0.037
+        assert found.loss_SM[s].mean() == pytest.approx(np.mean(errors), abs=0.12)
+
+
+def test_a_known_law_is_continued() -> None:
+    sizes = np.array([10, 16, 25, 40, 63, 100])
+    loss_SM = np.repeat((0.05 + 1.5 * sizes**-0.8)[:, None], 400, axis=1)
+    drawn = mean_curve.curves(sizes, loss_SM, mean_curve.weights(400, Key(0)), 0.0, Key(0))
+    assert drawn.at(400)[0] == pytest.approx(0.05 + 1.5 * 400**-0.8, abs=0.01)
+    assert drawn.at(20)[0] == pytest.approx(0.05 + 1.5 * 20**-0.8, abs=0.02)
+    assert drawn.reaches(np.full(600, 0.05 + 1.5 * 300**-0.8), 1e6)[0] == pytest.approx(300, rel=0.4)
+    assert drawn.reaches(np.full(600, 0.05 + 1.5 * 30**-0.8), 1e6)[0] == pytest.approx(30, rel=0.1)
+    assert drawn.reaches(np.full(600, 0.0), 5000.0)[0] == 5000
+
+
+def test_labels_needed_hold_the_truth_in_most_simulations() -> None:
+    """Losses drawn from a known curve, no model: rows differ in how hard they are, and models share them."""
+    held, lows = 0, []
+    sizes, truth = np.array([12, 18, 28, 43, 66, 100]), 200
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        hard = rng.random(120)
+        edge = 1.2 * sizes**-0.4  # P(U/2 + V/2 < e) = 2 e^2 for e < 1/2: a power law with exponent 0.8
+        loss = (rng.random((4, 6, 120)) / 2 + hard / 2 < edge[None, :, None]).mean(0)
+        active = (rng.random(120) / 2 + hard / 2 < 1.2 * truth**-0.4).astype(float)
+        w = mean_curve.weights(120, Key(seed))
+        drawn = mean_curve.curves(sizes, loss, w, 0.05, Key(seed).fold("x"))
+        low, high = np.quantile(drawn.reaches(w @ active, 10_000.0), [0.025, 0.975])
+        held += low <= truth <= high
+        lows.append(low)
+    assert held >= 34
+    assert np.median(lows) > 50  # and not because it says nothing
+
+
+def test_a_curve_that_rises_by_chance_is_made_to_fall() -> None:
+    found = mean_curve._falling(np.array([0.5, 0.3, 0.4, 0.2, 0.1, 0.15]))
+    assert found.tolist() == pytest.approx([0.5, 0.35, 0.35, 0.2, 0.125, 0.125])
+
+
+def test_a_model_far_better_than_random_saves_and_one_far_worse_costs() -> None:
+    better = compute(history(200, [np.zeros(200)]), 20, 1000, 9, 1, Key(0))
+    assert better.needed is not None
+    assert better.needed.low > 150
+    assert better.saved is not None
+    assert better.saved.low > 0
+    assert better.hours is not None
+    assert better.hours.low == pytest.approx(better.saved.low * 6 / 3600)
+    assert "saved" in " ".join(better.words)
+    assert better.beyond
+    worse = history(200, [(np.arange(200) % 2).astype(float)])
+    worse.labels_R[0] = 500
+    said = compute(worse, 20, 1000, 9, 1, Key(0))
+    assert said.saved is not None
+    assert said.saved.high is not None
+    assert said.saved.high < 0
+    assert "cost labels" in " ".join(said.words)
+
+
+def test_a_flat_curve_says_stop_and_a_steep_one_goes_on() -> None:
+    rng = np.random.default_rng(0)
+    same = (rng.random(300) < 0.05).astype(float)
+    flat = compute(history(300, [same] * 10), 20, 5000, 10, 1, Key(0))
+    assert flat.stop
+    assert "less than 0.5 points" in flat.stop_reason
+    assert flat.gain is not None
+    hard = rng.random(300)
+    steep = compute(
+        history(300, [(hard < 2 / np.sqrt(20 * (r + 1))).astype(float) for r in range(10)]), 20, 5000, 10, 1, Key(0)
+    )
+    assert not steep.stop
+    assert steep.gain is not None
+    # 2/sqrt(200) - 2/sqrt(220) is 0.66 points
+    assert steep.gain.low < 0.0066 < (steep.gain.high or 1)
+    assert compute(history(40, free=0), 20, 60, 3, 1, Key(0)).stop
+
+
+def test_the_meter_is_kept_and_comes_back(tmp_path: Path) -> None:
+    assert read_meter(tmp_path) is None
+    settings = Settings(name="x", kind="table", source=".")
+    made = measure(tmp_path, history(40), settings, 1000, 2, 5)
+    assert read_meter(tmp_path) == made
+    assert measure(tmp_path, history(40), settings, 1000, 2, 5) == made  # the same again
+    (tmp_path / "meter.json").write_text("{}")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_meter(tmp_path)
+
+
+def test_losses_by_the_names_of_the_classes() -> None:
+    x, weight, bias = np.eye(2), np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros(2)
+    assert losses_of(x, np.array([0.0, 1.0]), ("a", "b"), weight, bias, ("a", "b")).tolist() == [0, 0]
+    assert losses_of(x, np.array([0.0, 2.0]), ("a", "b", "new"), weight, bias, ("a", "b")).tolist() == [0, 1]
+    assert losses_of(x, np.array([0.5, 1.0]), (), np.array([[1.0, 3.0]]), np.zeros(1), ()).tolist() == [0.25, 4.0]
+
+
+# --- suspects --------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_labels_are_found_first() -> None:
+    x, _ = population(200, 8)
+    clean = (x @ np.random.default_rng(99).standard_normal(12) > 0).astype(int)
+    sure = np.argsort(-np.abs(x @ np.random.default_rng(99).standard_normal(12)))[:40]
+    wrong = set((sure[::5] * 10).tolist())
+    labels = np.where(np.isin(np.arange(200) * 10, list(wrong)), 1 - clean, clean)
+    found = suspects.find(list(np.arange(200) * 10), torch.from_numpy(x), labels.tolist(), ("no", "yes"), Key(0))
+    assert len(wrong & {one.row for one in found[: len(wrong)]}) >= len(wrong) - 1
+    assert all(one.label != one.predicted for one in found)
+    assert suspects.find([1, 2], torch.from_numpy(x[:2]), [0, 1], ("no", "yes"), Key(0)) == []
+
+
+def test_wrong_numbers_are_found_first() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 4))
+    y = x @ np.array([1.0, 2.0, 0.0, -1.0]) + 0.1 * rng.standard_normal(100)
+    y[17] += 30
+    found = suspects.find(list(range(100)), torch.from_numpy(x), y.tolist(), (), Key(0))
+    assert found[0].row == 17
+
+
+# --- pictures and the rest of the page's needs -----------------------------------------------------------------------
+
+
+def test_pictures_are_encoded_anew_small_and_upright(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    exif[0x010E] = "secret place"
+    Image.fromarray(np.zeros((200, 400, 3), np.uint8)).save(path, exif=exif)
+    made = encoded(path, 100)
+    assert b"secret" in path.read_bytes()
+    assert b"secret" not in made
+    opened = Image.open(io.BytesIO(made))
+    assert opened.size == (50, 100)
+    assert Image.open(io.BytesIO(encoded(path, 1000))).size == (200, 400)  # never larger than it is
+
+
+def test_a_folder_of_images_from_end_to_end(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rng = np.random.default_rng(0)
+    for n in range(30):
+        value = np.clip(rng.normal(60 + 130 * (n % 2), 20, (16, 16)), 0, 255).astype(np.uint8)
+        Image.fromarray(value).save(photos / f"é {n:02d}.png")
+    (photos / "broken.png").write_bytes(b"nothing")
+    told = []
+    settings = Settings(name="p", kind="image", source="../photos", classes=("dark", "light"), k=8, encoder="pixels")
+    with contextlib.closing(
+        Project.create(tmp_path / "p", settings, lambda text, done, total: told.append(text))
+    ) as project:
+        assert "computing features (pixels)" in told
+        assert len(project.pool) == 30
+        assert project.left_out == ["broken.png: not an image that can be read"]
+        row = project.store.items()[4].row
+        assert project.shown(row).image
+        assert project.shown(row).title.startswith("é ")
+        assert Image.open(io.BytesIO(project.image(row, 64))).size == (16, 16)
+        with pytest.raises(SourceError, match="not in the project"):
+            project.image(0, 64)  # the broken one
+        with pytest.raises(SourceError, match="not in the project"):
+            project.shown(10**6)
+        assert project.neighbours(row) == []
+        for item in project.store.items()[5:25]:
+            number = int(item.ref.split()[1][:2])
+            project.store.change("ann", item.row, "label", "light" if number % 2 else "dark", f"t{item.row}")
+        near = project.neighbours(row, 3)
+        own = "light" if int(project.shown(row).title.split()[1][:2]) % 2 else "dark"
+        assert [one.label for one in near] == [own] * 3
+        assert near[0].similarity >= near[1].similarity
+        began = time.process_time()
+        project.neighbours(row, 3)
+        assert time.process_time() - began < 0.02
+    with pytest.raises(StoreError, match="holds a project already"):
+        Project.create(tmp_path / "p", settings)
+    (photos / "é 07.png").unlink()
+    (photos / "é 08.png").write_bytes(b"other")
+    (photos / "new.png").write_bytes((photos / "é 09.png").read_bytes())
+    with contextlib.closing(Project.open(tmp_path / "p")) as project:
+        assert len(project.warnings) == 2
+        assert "é 07.png" in project.warnings[0]
+        gone = next(item.row for item in project.store.items() if item.ref == "é 07.png")
+        with pytest.raises(SourceError, match="not there any more"):
+            project.image(gone, 64)
+        assert project.shown(gone).title == "é 07.png"
+        assert not [item for item in project.store.items() if item.ref == "new.png"]
+    os.rename(photos, tmp_path / "moved")
+    with pytest.raises(SourceError, match="not there"):
+        Project.open(tmp_path / "p")
+
+
+def test_making_a_project_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text("body\n" + "".join(f"word{n} and word{n % 5}\n" for n in range(20)))
+    settings = Settings(name="t", kind="text", source="../t.csv", text="body", classes=("a", "b"), encoder="words")
+    with monkeypatch.context() as patched:
+        patched.setattr(Settings, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            Project.create(tmp_path / "p", settings)
+    assert (tmp_path / "p" / "store.db").is_file()
+    with contextlib.closing(Project.create(tmp_path / "p", settings)) as project:
+        assert len(project.store.items()) == 20
+        assert project.store.classes() == ["a", "b"]
+        assert project.shown(3).text == "word3 and word3"
+        assert "encoders" in project.about.better

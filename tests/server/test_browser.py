@@ -1,0 +1,487 @@
+"""The page in a real browser: keys, undo, several people, a lost connection, retraining, resuming after a kill."""
+
+import csv
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwise.project import Project, Settings
+from labelwise.server import Guard
+from page_stand import Suspect, running, stand
+from private_postgres import leave_out
+
+REVIEWS = [f"Review {row}: <b>not bold</b>, and quite long. " * 4 for row in range(30)]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """The chromium of the system."""
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    program = next((path for path in found if path is not None), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        leave_out("the page was not tried in a browser: the package playwright is not installed")
+    if program is None:
+        leave_out("the page was not tried in a browser: no chromium is installed (apt-get install chromium)")
+    with sync_playwright() as play:
+        options = ["--no-sandbox"] if os.getuid() == 0 else []
+        browser = play.chromium.launch(executable_path=program, args=options)
+        yield browser
+        browser.close()
+
+
+class Person:
+    """Somebody at the keyboard. What the browser complains about is kept."""
+
+    def __init__(self, browser, address, name, width=1280, height=800, touch=False):
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
+        )
+        self.page = self.context.new_page()
+        self.complaints = []
+        # Caught from the start: a request sent just after catching begins may still get through.
+        self.sending = lambda route: route.continue_()
+        self.page.route("**/answer", lambda route: self.sending(route))
+        self.page.on("console", self.hear)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(address)
+        # On a busy machine the page may be there before its scripts are; nobody types that fast.
+        self.page.wait_for_function("() => window.htmx && document.readyState === 'complete'", timeout=20000)
+        self.page.fill("input[name=name]", name)
+        self.page.keyboard.press("Enter")
+        self.ready()
+
+    def hear(self, said):
+        if said.type == "error":
+            self.complaints.append(f"{said.text} ({said.location.get('url')})")
+
+    def ready(self, timeout=20000):
+        self.page.wait_for_selector("#card[data-ready]", timeout=timeout)
+
+    @property
+    def row(self):
+        return int(self.page.get_attribute("#card", "data-row"))
+
+    def press(self, key, timeout=20000):
+        """Press a key and wait for the next card."""
+        token = self.page.get_attribute("#card", "data-token")
+        self.page.keyboard.press(key)
+        self.page.wait_for_selector(f'#card[data-ready]:not([data-token="{token}"])', timeout=timeout)
+
+    def close(self):
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.context.close()
+        assert self.complaints == []
+
+
+@pytest.fixture
+def project(tmp_path, request):
+    made = stand(tmp_path / "project", **getattr(request, "param", {"data": REVIEWS}))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def address(project):
+    with running(project, Guard.make(project.folder)) as found:
+        yield found
+
+
+@pytest.fixture
+def anna(chromium, address):
+    person = Person(chromium, address, "anna")
+    yield person
+    person.close()
+
+
+def labels(project):
+    return {row: answer.value for row, answer in project.store.answers().items()}
+
+
+def test_labelling_with_the_keyboard(project, anna):
+    page, rows = anna.page, []
+    for key in "1221":
+        rows.append(anna.row)
+        anna.press(key)
+    assert labels(project) == dict(zip(rows, ["cat", "dog", "dog", "cat"]))
+    assert "Saved: cat." in page.inner_text("#said")
+    assert "Next: " in page.inner_text("#said")
+    anna.press("z")  # back to the last one
+    assert anna.row == rows[3]
+    assert page.is_visible("#item-title .tag")
+    anna.press("2")
+    assert labels(project)[rows[3]] == "dog"
+    anna.press("Backspace")
+    anna.press("1")
+    assert labels(project)[rows[3]] == "cat"
+    skipped, unsure = anna.row, None
+    anna.press("s")
+    unsure = anna.row
+    anna.press("u")
+    answers = project.store.answers()
+    assert (answers[skipped].kind, answers[unsure].kind) == ("skip", "unsure")
+    noted = anna.row
+    page.keyboard.press("n")
+    page.keyboard.type("s12 is only text here")
+    page.keyboard.press("Escape")
+    anna.press("1")
+    event = project.store.events()[-1]
+    assert (event.row, event.value, event.note) == (noted, "cat", "s12 is only text here")
+    assert 0 < event.seconds < 60
+    page.keyboard.press("+")
+    page.keyboard.type("bird")
+    page.keyboard.press("Enter")
+    page.wait_for_selector('button[data-value="bird"]')
+    row = anna.row
+    page.wait_for_selector("#card[data-ready]")
+    anna.press("3")
+    assert labels(project)[row] == "bird"
+    page.keyboard.press("?")
+    assert page.is_visible("#keys")
+    page.keyboard.press("Escape")
+    before = anna.row
+    page.keyboard.press("9")  # no such class
+    page.keyboard.press("Control+1")
+    assert anna.row == before
+
+
+def test_data_is_text_and_says_why_it_was_picked(project, anna):
+    assert "<b>not bold</b>" in anna.page.inner_text(".stage")
+    assert anna.page.locator(".stage b").count() == 0
+    assert f"Reason {anna.row}." in anna.page.inner_text(".why")
+    assert "margin" in anna.page.inner_text(".why")
+    first = anna.row
+    anna.press("1")
+    anna.page.wait_for_selector(".neighbours li")
+    assert "cat" in anna.page.inner_text(".neighbours")
+    assert f"Review {first}:" in anna.page.inner_text(".neighbours")
+    anna.page.wait_for_selector("text=1 of 30 answered")
+
+
+def test_two_people_at_once(chromium, address, project, anna):
+    ben = Person(chromium, address, "ben")
+    seen = {anna: [], ben: []}
+    for turn in range(5):
+        assert anna.row != ben.row
+        for person in (anna, ben):
+            seen[person].append(person.row)
+            person.press("12"[turn % 2])
+    assert not set(seen[anna]) & set(seen[ben])
+    assert {event.who for event in project.store.events() if event.kind == "label"} == {"anna", "ben"}
+    ben.close()
+
+
+def test_an_answer_that_does_not_arrive_is_sent_again_and_counted_once(project, anna):
+    page, row = anna.page, anna.row
+    lost = []
+
+    def lose(route):
+        lost.append(route.request.post_data)
+        if len(lost) == 2:
+            route.fetch()  # it arrives, and the reply is lost
+        route.abort()
+
+    anna.sending = lose
+    page.keyboard.press("1")
+    page.wait_for_selector("#trouble:not([hidden])")
+    page.locator("#trouble", has_text="not saved yet").wait_for()
+    page.keyboard.press("2")  # not taken while the first is on its way
+    while len(lost) < 3:
+        page.wait_for_timeout(50)
+    assert anna.row == row
+    anna.sending = lambda route: route.continue_()
+    page.wait_for_selector(f'#card[data-ready]:not([data-row="{row}"])')
+    assert page.is_hidden("#trouble")
+    assert [(event.row, event.value) for event in project.store.events() if event.kind == "label"] == [(row, "cat")]
+    assert len(set(lost)) == 1
+    anna.complaints = [text for text in anna.complaints if "ERR_FAILED" not in text]
+
+
+def test_an_answer_is_kept_over_a_reload(project, anna):
+    page, row = anna.page, anna.row
+    anna.sending = lambda route: route.abort()
+    page.keyboard.press("2")
+    page.wait_for_selector("#trouble:not([hidden])")
+    anna.sending = lambda route: route.continue_()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.reload()
+    page.wait_for_selector(f'#card[data-ready]:not([data-row="{row}"])')
+    assert labels(project) == {row: "dog"}
+    assert page.evaluate("() => Object.keys(localStorage).length") == 0
+    anna.complaints = [text for text in anna.complaints if "ERR_FAILED" not in text]
+
+
+PICTURES = {"data": [1, 2, (), 4, 5, 6], "kind": "image"}  # () is none
+
+
+@pytest.mark.parametrize("project", [PICTURES], indirect=True)
+def test_pictures_are_fetched_ahead_and_a_broken_one_is_said(project, anna):
+    page, asked = anna.page, project.asked
+    for _ in range(100):
+        if (1, 1280) in asked:  # while the first is looked at
+            break
+        page.wait_for_timeout(50)
+    assert asked.count((1, 1280)) == 1
+    anna.press("1")
+    assert anna.row == 1
+    assert page.evaluate("() => document.querySelector('.stage img').naturalWidth") > 0
+    assert asked.count((1, 1280)) == 1  # and not again
+    anna.press("1")
+    assert anna.row == 2
+    page.wait_for_selector(".stage .bad")
+    assert "cannot be shown" in page.inner_text(".stage")
+    anna.press("s")
+    assert page.evaluate("() => document.querySelector('.stage img').naturalWidth") > 0
+    anna.complaints = [text for text in anna.complaints if "Failed to load resource" not in text]
+
+
+TOWNS = [{"age": row, "town": "Rome"} for row in range(8)]
+NUMBERS = {"data": TOWNS, "kind": "table", "classes": (), "task": "regress"}
+
+
+@pytest.mark.parametrize("project", [NUMBERS], indirect=True)
+def test_numbers_are_typed_without_the_mouse(project, anna):
+    rows = [anna.row]
+    anna.page.keyboard.type("12.5")
+    anna.press("Enter")
+    rows.append(anna.row)
+    anna.page.keyboard.type("1-")
+    anna.page.keyboard.press("Enter")
+    anna.page.wait_for_selector("#number-form .bad:not([hidden])")
+    anna.page.fill("#number", "-3")
+    anna.press("Enter")
+    assert labels(project) == dict(zip(rows, ["12.5", "-3.0"]))
+    rows.append(anna.row)
+    anna.press("u")  # no digit: a command also while the field has the keyboard
+    assert project.store.answers()[rows[2]].kind == "unsure"
+    anna.press("z")
+    assert anna.row == rows[2]
+    anna.complaints = [text for text in anna.complaints if "422" not in text]
+
+
+MANY = {"data": REVIEWS, "classes": tuple(f"kind {number:02d}" for number in range(40))}
+
+
+@pytest.mark.parametrize("project", [MANY], indirect=True)
+def test_a_class_is_found_by_its_name(project, anna):
+    row = anna.row
+    anna.page.keyboard.press("/")
+    anna.page.keyboard.type("37")
+    assert anna.page.locator(".classes button:visible").count() == 1
+    anna.press("Enter")
+    assert labels(project) == {row: "kind 37"}
+    assert anna.page.locator(".classes button").count() == 40
+
+
+def test_the_gallery_changes_a_label(project, anna):
+    rows = []
+    for key in "1122":
+        rows.append(anna.row)
+        anna.press(key)
+    project.doubted = [Suspect(rows[1], "cat", "dog", 0.95)]
+    page = anna.page
+    page.click("nav >> text=Gallery")
+    page.wait_for_selector(".one")
+    assert page.locator(".one").first.get_attribute("id") == f"row-{rows[1]}"
+    assert "95 % sure it is not cat" in page.locator(".one").first.inner_text()
+    page.select_option(f"#row-{rows[1]} select", "label:dog")
+    page.wait_for_selector(f"#row-{rows[1]} .tag.good")
+    assert labels(project)[rows[1]] == "dog"
+    page.select_option("select[name=label]", "cat")
+    page.wait_for_selector("text=1 item.")
+    page.select_option("select[name=label]", "")
+    page.wait_for_selector("text=4 items.")  # else the one item of before is taken for the one that is searched
+    page.fill("#search", f"review {rows[2]}:")
+    page.wait_for_selector("text=1 item.")
+    assert page.locator(".one").count() == 1
+
+
+def test_fields_wait_for_the_script_that_sends_what_they_hold(chromium, address):
+    page, held = chromium.new_page(), []
+    page.route("**/htmx-*.js", lambda route: held.append(route))
+    page.goto(address, wait_until="commit")
+    page.wait_for_selector("input[name=name]")
+    assert page.locator("input[name=name]").is_disabled()
+    held.pop().continue_()
+    page.unroute("**/htmx-*.js")
+    page.wait_for_selector("input[name=name]:enabled:focus")
+    page.fill("input[name=name]", "anna")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#card[data-ready]")
+    page.close()
+
+
+def test_on_a_phone_nothing_is_cut_off_and_buttons_are_large(chromium, address, project):
+    ben = Person(chromium, address, "ben", 390, 844, touch=True)
+    page, row = ben.page, ben.row
+    for path in ("/", "/gallery", "/report"):
+        page.goto(address + path)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, path
+    page.goto(address)
+    ben.ready()
+    sizes = page.evaluate(
+        """() => [...document.querySelectorAll('#card button')].map(b => b.getBoundingClientRect())
+        .filter(r => r.width).map(r => [r.width, r.height, r.bottom])"""
+    )
+    assert all(width >= 44 and height >= 44 for width, height, _ in sizes)
+    assert max(bottom for *_, bottom in sizes[:2]) < 844  # the classes are on the first screen
+    page.tap("button[data-value=dog]")
+    page.wait_for_selector(f'#card[data-ready]:not([data-row="{row}"])')
+    assert labels(project) == {row: "dog"}
+    ben.close()
+
+
+def test_every_control_has_a_name_and_the_keyboard_reaches_it(address, anna):
+    for path in ("/", "/gallery", "/report"):
+        anna.page.goto(address + path)
+        nameless = anna.page.evaluate(
+            """() => [...document.querySelectorAll('button, a, input, select, textarea, img, progress')]
+            .filter(e => e.type !== 'hidden' && !(e.labels && e.labels.length))
+            .filter(e => !e.getAttribute('aria-label') && !e.alt && !e.textContent.trim()).map(e => e.outerHTML)"""
+        )
+        assert nameless == []
+        assert anna.page.evaluate("() => document.querySelectorAll('h1').length") == 1
+        assert anna.page.evaluate("() => document.documentElement.lang") == "en"
+    anna.page.goto(address)
+    anna.ready()
+    reached = set()
+    for _ in range(25):
+        anna.page.keyboard.press("Tab")
+        reached.add(anna.page.evaluate("() => document.activeElement.textContent.trim().replace(/\\s+/g, ' ')"))
+    assert {"1 cat", "2 dog", "s Skip", "u Unsure", "z Undo", "n Note", "+ Class"} <= reached
+
+
+def test_the_link_with_the_token_opens_the_page_and_leaves_the_address(chromium, project):
+    guard = Guard.make(project.folder, token="0123456789abcdefghij")
+    with running(project, guard) as address:
+        ben = Person(chromium, f"{address}/?token={guard.token}", "ben")
+        assert ben.page.url == f"{address}/"
+        row = ben.row
+        ben.press("1")
+        assert labels(project) == {row: "cat"}
+        ben.close()
+        stranger = chromium.new_page()
+        stranger.goto(address)
+        assert "needs its link" in stranger.inner_text("main")
+        stranger.close()
+
+
+# --- a real project, the real worker ---------------------------------------------------------------------------------
+
+
+def points(folder: Path, rows: int = 60) -> Path:
+    """A project of points on a line, left or right of 0."""
+    folder.mkdir()
+    x = np.random.Generator(np.random.PCG64(0)).normal(size=(rows, 2))
+    with (folder / "points.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["x", "y"], *x.round(4).tolist()])
+    kind = {"kind": "table", "source": "../points.csv", "columns": ("x", "y"), "classes": ("left", "right"), "k": 6}
+    Project.create(folder / "project", Settings(name="Points", **kind)).close()
+    return folder / "project"
+
+
+class Server:
+    """`serve` in a process of its own, with its worker."""
+
+    def __init__(self, folder, port):
+        code = (
+            "import sys; from labelwise.server import serve; from labelwise.project import Project; "
+            "serve(Project.open(sys.argv[1]), port=int(sys.argv[2]), open_browser=False)"
+        )
+        command = [sys.executable, "-c", code, str(folder), str(port)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            if line.startswith("Labelling page"):
+                self.address = line.split()[-1]
+                return
+        raise AssertionError("the server did not start")
+
+    def end(self, number):
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        self.said = self.process.stderr.read()
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture
+def start():
+    """Starts servers; none of them outlives the test."""
+    started = []
+
+    def begin(folder, port):
+        started.append(Server(folder, port))
+        return started[-1]
+
+    yield begin
+    for server in started:
+        if server.process.poll() is None:
+            server.end(signal.SIGTERM)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def answer_truly(person, times):
+    for _ in range(times):
+        person.page.wait_for_selector("#card[data-token][data-ready]", timeout=60000)
+        x = float(re.search(r"x\s+(-?[\d.e-]+)", person.page.inner_text(".stage"))[1])
+        token = person.page.get_attribute("#card", "data-token")
+        person.page.keyboard.press("1" if x < 0 else "2")
+        person.page.wait_for_selector(f'#card:not([data-token="{token}"])')
+
+
+@pytest.mark.timeout(240)
+def test_retraining_and_resuming_after_a_kill(chromium, start, tmp_path):
+    folder, port = points(tmp_path / "here"), free_port()
+    server = start(folder, port)
+    anna = Person(chromium, server.address, "anna")
+    answer_truly(anna, 8)  # into the second round, which the worker trained for and chose
+    anna.page.wait_for_selector("#card[data-token][data-ready]", timeout=60000)
+    row = anna.row
+    worker = int(re.search(r'"pid": (\d+)', (folder / "worker.json").read_text())[1])
+    server.end(signal.SIGKILL)
+    anna.page.keyboard.press("1")  # given while no server is there
+    trouble = anna.page.locator("#trouble", has_text="not saved yet")
+    trouble.wait_for()  # whatever else failed before it
+    anna.page.evaluate("document.dispatchEvent(new Event('htmx:sendError'))")  # as the meter's next question will
+    assert trouble.is_visible()
+    server = start(folder, port)
+    assert server.address.endswith(f":{port}/")
+    anna.page.wait_for_selector(f'#card:not([data-row="{row}"])', timeout=60000)
+    assert anna.page.is_hidden("#trouble")
+    answer_truly(anna, 3)
+    anna.page.goto(server.address + "report")
+    assert "Rounds" in anna.page.inner_text("main")
+    anna.complaints = [text for text in anna.complaints if not ("ERR_" in text or "htmx:" in text)]
+    anna.close()
+    assert server.end(signal.SIGTERM) == 0
+    assert "Stopped." in server.said
+    for _ in range(100):
+        if not Path(f"/proc/{worker}").exists():
+            break
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()  # the worker of a killed server goes too
+    project = Project.open(folder)
+    try:
+        events = [event for event in project.store.events() if event.kind == "label"]
+        assert len(events) == 12
+        assert len({event.row for event in events}) == 12
+        assert project.store.answers()[row].value == "left"
+        assert len(project.store.rounds()) >= 2
+        assert project.store.rounds()[1].after > 0
+    finally:
+        project.close()

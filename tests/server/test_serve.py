@@ -1,0 +1,104 @@
+"""Starting and stopping the page: ports, the link, the worker beside it, and kills under load (in small)."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labelwise.errors import ArgumentError
+from labelwise.project.loop.heartbeat import read_working
+from labelwise.server.context import write_log
+from labelwise.server.serve import link_to, listen
+from labelwise.server.supervisor import Keeper
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def test_a_port_that_is_taken_gives_the_next_free_one():
+    said = []
+    with listen("127.0.0.1", 0, said.append) as first:
+        port = first.getsockname()[1]
+        with listen("127.0.0.1", port, said.append) as second:
+            assert second.getsockname()[1] > port
+            assert said == [f"Port {port} is taken; this page is at {second.getsockname()[1]}."]
+            assert second.getsockname()[0] == "127.0.0.1"
+
+
+def test_an_address_that_cannot_be_used_is_said():
+    for host, port, word in (
+        ("127.0.0.1", 70000, "port"),
+        ("203.0.113.7", 8765, "No port"),
+        ("no.invalid", 1, "address"),
+    ):
+        with pytest.raises(ArgumentError, match=word):
+            listen(host, port, print)
+
+
+def test_the_link_holds_the_token_and_a_name_others_can_use():
+    assert link_to("127.0.0.1", 80, None) == "http://127.0.0.1:80/"
+    assert link_to("::1", 80, "abc") == "http://[::1]:80/?token=abc"
+    assert link_to("0.0.0.0", 80, None) == f"http://{socket.gethostname()}:80/"
+
+
+def test_a_line_of_the_log_stays_one_line(tmp_path):
+    write_log(tmp_path, "one\n2026 forged: two \udcff")
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("\n") == 1
+    assert "page: one 2026 forged: two ?" in text
+
+
+def waited(condition, limit=20.0):
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_worker_that_dies_is_started_again_and_it_is_said(tmp_path):
+    said = []
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    keeper = Keeper(tmp_path, said.append, sleeping)
+    keeper.start()
+    try:
+        first = keeper.pid
+        assert read_working(tmp_path).message == "starting"
+        os.kill(first, signal.SIGKILL)
+        assert waited(lambda: keeper.pid not in (None, first))
+        second = keeper.pid
+        assert said == ["The worker stopped (signal 9); it is started again at once. Labelling goes on."]
+        assert said[0] in (tmp_path / "log.txt").read_text()
+        os.kill(second, signal.SIGKILL)
+        assert waited(lambda: len(said) == 2)
+        assert "in 1 s" in said[1]
+    finally:
+        keeper.stop()
+    assert keeper.pid is None
+
+
+def test_a_worker_that_does_not_stop_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.server.supervisor.PATIENCE", 0.2)
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('there', 'w'); time.sleep(60)"
+    monkeypatch.chdir(tmp_path)
+    keeper = Keeper(tmp_path, print, [sys.executable, "-c", code])
+    keeper.start()
+    assert waited(lambda: (tmp_path / "there").exists())
+    pid = keeper.pid
+    keeper.stop()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.timeout(280)
+def test_kills_of_server_and_worker_lose_and_duplicate_nothing():
+    """Five kills; benchmarks/kill_page.py has 200."""
+    command = [sys.executable, str(BENCHMARKS / "kill_page.py"), "--kills", "5", "--annotators", "6", "--seed", "1"]
+    run = subprocess.run([*command, "--rows", "3000", "--k", "600"], capture_output=True, text=True, timeout=270)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "0 things wrong" in run.stdout
+    assert "nothing lost, nothing twice" in run.stdout

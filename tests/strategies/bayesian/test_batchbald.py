@@ -1,0 +1,194 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import labelwise as lw
+from labelwise.rng import Key
+from labelwise.strategies import BatchBald
+from labelwise.strategies.bayesian import batchbald
+from labelwise.strategies.bayesian import joint_entropy as joint_module
+from labelwise.strategies.bayesian import reference as slow
+from labelwise.strategies.bayesian.joint_entropy import Joint, probabilities
+
+
+def _problem(seed: int, n: int = 12, draws: int = 6, classes: int = 3, scale: float = 2.0) -> np.ndarray:
+    return slow.random_log_probs(np.random.default_rng(seed), n, draws, classes, scale)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_exact_mode_is_the_enumeration(seed: int):
+    log_probs = _problem(seed, n=9, draws=int(np.random.default_rng(seed).integers(2, 7)), classes=2 + seed % 2)
+    ids, gains = slow.batchbald(log_probs, 4)
+    got = lw.select(BatchBald(strict=True), 4, log_probs=log_probs)
+    assert got.ids.tolist() == ids
+    assert got.scores == pytest.approx(gains, abs=1e-10)
+    assert got.notes["exact"] == got.notes["greedy"] == 4
+    assert got.notes["information"] == pytest.approx(slow.batch_information(np.exp(log_probs[ids])), abs=1e-10)
+
+
+def test_joint_entropies_are_those_of_the_enumeration():
+    probs = np.exp(_problem(0, n=5))
+    joint = Joint.empty(6, torch.device("cpu"))
+    for t in range(4):
+        value = slow.batch_information(probs[:t]) if t else 0.0
+        gains = joint.gain(torch.tensor(probs))
+        expected = [slow.batch_information(probs[[*range(t), i]]) - value for i in range(5)]
+        assert gains.tolist() == pytest.approx(expected, abs=1e-10)
+        assert float(joint.q_M.sum()) == pytest.approx(1)
+        assert len(joint.q_M) == 3**t
+        joint = joint.take(torch.tensor(probs[t]), 1000, Key(0))
+
+
+def _plain(log_probs: np.ndarray, k: int, configurations: int, key: Key) -> list[int]:
+    """Greedy that looks at every row for every pick, with the same configurations."""
+    p = probabilities(torch.tensor(log_probs))
+    joint = Joint.empty(p.shape[1], p.device)
+    taken: list[int] = []
+    for _ in range(k):
+        gain = joint.gain(p)
+        gain[taken] = -math.inf
+        best = int((gain >= gain.max() - batchbald.TIED).nonzero()[0])
+        taken.append(best)
+        joint = joint.take(p[best], configurations, key.fold("pick", len(taken)))
+    return taken
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("configurations", [100_000, 300])
+def test_lazy_is_plain_greedy(seed: int, configurations: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(joint_module, "GROUPS", 8)
+    monkeypatch.setattr(batchbald, "FIRST", 2)
+    monkeypatch.setattr(batchbald, "TOGETHER", 2)
+    log_probs = _problem(seed, n=60, draws=9, classes=3)
+    log_probs = np.concatenate([log_probs, log_probs[:20]])  # with copies: ties
+    k = 8
+    got = lw.select(BatchBald(configurations, strict=True), k, log_probs=log_probs, seed=seed)
+    if configurations == 300:  # stale gains are bounds up to the noise of the sample
+        assert len(set(got.ids[:5].tolist()) ^ set(_plain(log_probs, 5, configurations, Key(seed)))) == 0
+    else:
+        assert got.ids.tolist() == _plain(log_probs, k, configurations, Key(seed))
+    assert got.notes["evaluated"] < 80 * (k - 1)
+
+
+def test_few_rows_are_looked_at_again():
+    got = lw.select("batchbald", 5, log_probs=_problem(0, n=2000, draws=20, classes=3, scale=0.7))
+    assert got.notes["evaluated"] < 1000
+
+
+def test_a_rough_joint_bounds_the_gain(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(joint_module, "GROUPS", 4)
+    p = probabilities(torch.tensor(_problem(1, n=30, draws=5)))
+    joint = Joint.empty(5, p.device)
+    for t in range(4):
+        joint = joint.take(p[t], 40, Key(t))
+        rough = joint.rough()
+        assert len(rough.q_M) <= 9
+        assert rough is joint or len(rough.q_M) < len(joint.q_M)
+        assert float(rough.q_M.sum()) == pytest.approx(1)
+        assert bool((rough.gain(p) >= joint.gain(p) - 1e-12).all())
+
+
+def test_sampled_configurations_come_close_to_all_of_them():
+    p = probabilities(torch.tensor(_problem(2, n=40, draws=8, classes=3)))
+    exact = sampled = Joint.empty(8, p.device)
+    for t in range(6):
+        sampled = sampled._sampled(1000, Key(9)) if t == 3 else sampled
+        exact, sampled = exact.take(p[t], 10**6, Key(t)), sampled.take(p[t], 10**6, Key(t))
+    assert exact.exact
+    assert not sampled.exact
+    assert len(sampled.q_M) == 8000
+    # 8,000 samples of an entropy of at most log 3: 0.004 is one standard error.
+    assert float((exact.gain(p) - sampled.gain(p)).abs().max()) < 0.02
+    assert sampled.draw_MK.sum(1) == pytest.approx(torch.ones(8000))
+
+
+def test_sampled_configurations_follow_their_probabilities():
+    p_KC = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.0, 0.9]], dtype=torch.float64)
+    joint = Joint.empty(2, p_KC.device)._sampled(5000, Key(1))._extended(p_KC, Key(2))
+    # Given label 0 the first draw has probability 0.7 / 0.8, given 1 it is certain, given 2 it is 0.1 / 1.0.
+    first = joint.draw_MK[:, 0]
+    for value, share in ((0.875, 0.4), (1.0, 0.1), (0.1, 0.5)):
+        assert float((first - value).abs().lt(1e-12).double().mean()) == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 5, 30])
+def test_information_never_passes_log_k(draws: int):
+    log_probs = _problem(3, n=40, draws=draws, classes=4, scale=8.0)
+    got = lw.select(BatchBald(configurations=4**6, strict=True), 6, log_probs=log_probs)
+    assert got.notes["exact"] == 6
+    assert got.notes["information"] <= math.log(draws) + 1e-9
+    assert got.notes["ceiling"] == pytest.approx(math.log(draws))
+
+
+def test_a_saturated_batch_is_filled_by_bald():
+    log_probs = _problem(4, n=100, draws=5, classes=4, scale=8.0)
+    got = lw.select("batchbald", 40, log_probs=log_probs)
+    greedy = got.notes["greedy"]
+    assert 1 < greedy < 20
+    assert got.notes["filled_by_bald"] == 40 - greedy
+    assert got.notes["stopped"].startswith("information saturated")
+    assert len(set(got.ids.tolist())) == 40
+    by_bald = [i for i in lw.select("bald", 100, log_probs=log_probs).ids if i not in set(got.ids[:greedy].tolist())]
+    assert got.ids[greedy:].tolist() == by_bald[: 40 - greedy]
+    strict = lw.select(BatchBald(strict=True), 40, log_probs=log_probs)
+    assert strict.notes["greedy"] == 40
+    assert strict.ids[:greedy].tolist() == got.ids[:greedy].tolist()
+
+
+def test_the_prefilter_looks_at_the_rows_of_highest_bald_only():
+    log_probs = _problem(5, n=200)
+    got = lw.select(BatchBald(prefilter=3), 4, log_probs=log_probs)
+    assert got.notes["rows"] == 12
+    top = set(lw.select("bald", 12, log_probs=log_probs).ids.tolist())
+    assert set(got.ids.tolist()) <= top
+    assert lw.select(BatchBald(prefilter=3, strict=True), 4, log_probs=log_probs).notes["rows"] == 200
+    assert lw.select(BatchBald(prefilter=0), 4, log_probs=log_probs).notes["rows"] == 200
+
+
+def test_the_prefilter_is_on_by_itself_in_large_pools(monkeypatch: pytest.MonkeyPatch):
+    log_probs = _problem(5, n=200)
+    monkeypatch.setattr(batchbald, "LARGE", 100)
+    assert lw.select("batchbald", 4, log_probs=log_probs).notes["rows"] == 40
+
+
+def test_copies_of_a_row_tell_less_than_other_rows():
+    sure, other = np.array([0.99, 0.01]), np.array([0.9, 0.1])
+    one = np.array([[sure, sure, sure[::-1], sure[::-1]]])  # which half of the draws
+    others = np.array([[other, other[::-1], other, other[::-1]], [other, other[::-1], other[::-1], other]])
+    log_probs = np.log(np.concatenate([np.repeat(one, 10, 0), others]))
+    assert lw.select("bald", 3, log_probs=log_probs).ids.tolist() == [0, 1, 2]
+    got = lw.select("batchbald", 3, log_probs=log_probs)
+    assert got.ids.tolist() == slow.batchbald(log_probs, 3)[0]
+    assert set(got.ids.tolist()) - set(range(10))
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"configurations": 0}, {"configurations": 1.5}, {"prefilter": -1}, {"strict": "no"}]
+)
+def test_parameters_are_checked(kwargs: dict):
+    with pytest.raises(lw.errors.ArgumentError, match="BatchBald"):
+        BatchBald(**kwargs)
+    assert BatchBald(configurations=np.int64(50), prefilter=np.int32(2)) == BatchBald(50, 2)
+
+
+def test_a_peer_measured_at_smaller_sizes_is_carried_on_by_its_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+    import bayes
+
+    def quadratic(case: str, way: str, size: list[str], folder: Path) -> dict:
+        rows = bayes.FULL[case][0] // int(size[1])
+        return {"seconds": 1.0 if way == "ours" else rows**2 / 1e4, "picks": [1, 2, 3] if way == "ours" else [1, 2, 4]}
+
+    monkeypatch.setattr(bayes, "in_process", quadratic)
+    found = bayes.from_smaller("batchbald", "baal", [20, 10], tmp_path)
+    assert found["seconds"] == pytest.approx(10_000**2 / 1e4)
+    assert "25.0 s at 500 rows and 100.0 s at 1,000, where ours took 1.0 s: rows^2.00" in found["remark"]
+    ours = {"seconds": 10.0, "picks": [7, 8, 9]}
+    assert "| baal | 10000.0† | 1000.0 x | 2 of 3 |" in "\n".join(
+        bayes.table("batchbald", bayes.FULL["batchbald"], {"ours": ours, "baal": found})
+    )
+    monkeypatch.setattr(bayes, "in_process", lambda *given: {"stopped": "not installed"})
+    assert bayes.from_smaller("batchbald", "baal", [20, 10], tmp_path) == {"stopped": "not installed"}

@@ -1,0 +1,66 @@
+"""The greedy loops of an accelerator where many rows are too near each other for their own precision."""
+
+import numpy as np
+import pytest
+import torch
+
+import labelwise as lw
+import labelwise.strategies.sabal.sabal as doors
+from labelwise.selection import triton_available
+from labelwise.strategies import Sabal
+from labelwise.strategies.sabal import greedy_cuda
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+STRATEGIES = (Sabal(), Sabal(alpha=1.0, beta=1e-4), Sabal(alpha=0.0, beta=0.0))
+
+
+def near_rows(copies: int = 1, apart: float = 1e-5, rows: int = 120, dtype: type = np.float32) -> dict[str, np.ndarray]:
+    """Rows that differ from the first by little, as embeddings of a network that has hardly been trained do."""
+    rng = np.random.default_rng(1)
+    z = 2 * rng.normal(size=(rows, 4))
+    inputs = {"embedding": 1 + apart * rng.normal(size=(rows, 9))}
+    for name, temperature in (("probs", 1.0), ("label_probs", 1.5)):
+        p = np.exp((z[:1] + apart * z) / temperature)
+        inputs[name] = p / p.sum(1, keepdims=True)
+    return {name: np.tile(array, (copies, 1)).astype(dtype) for name, array in inputs.items()}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda one: f"{one.alpha}-{one.beta}")
+@pytest.mark.parametrize("copies", [1, 3])
+def test_rows_that_are_near_are_told_apart_on_the_device(strategy, copies, monkeypatch):
+    inputs = near_rows(copies)
+    expected = lw.select(strategy, 30, **inputs)
+    hosts = []
+    by_float64 = greedy_cuda._Loop._by_float64
+    monkeypatch.setattr(greedy_cuda._Loop, "_by_float64", lambda loop: (hosts.append(1), by_float64(loop))[1])
+    monkeypatch.setattr(doors, "fits", lambda problem: True)
+    monkeypatch.setattr(doors, "small_enough", lambda shape, shard: False)
+    got = lw.select(strategy, 30, **inputs)
+    assert got.ids.tolist() == expected.ids.tolist()
+    np.testing.assert_allclose(got.weights, expected.weights, atol=1e-6)
+    monkeypatch.setattr(greedy_cuda, "NEAR", 4)  # more rows are near than a step tells apart: the host picks
+    assert lw.select(strategy, 30, **inputs).ids.tolist() == expected.ids.tolist()
+    assert hosts
+
+
+def test_few_near_rows_do_not_ask_the_host(monkeypatch):
+    inputs = near_rows(rows=60)
+    expected = lw.select("sabal-greedy", 20, **inputs)
+    monkeypatch.setattr(doors, "fits", lambda problem: True)
+    monkeypatch.setattr(doors, "small_enough", lambda shape, shard: False)
+    monkeypatch.setattr(greedy_cuda._Loop, "_by_float64", None)
+    assert lw.select("sabal-greedy", 20, **inputs).ids.tolist() == expected.ids.tolist()
+
+
+@cuda
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda one: f"{one.alpha}-{one.beta}")
+@pytest.mark.parametrize("rows", [120, 5000])
+def test_kernels_tell_near_rows_apart(strategy, dtype, rows):
+    if not triton_available.available():
+        pytest.skip("needs Triton")
+    inputs = near_rows(2, rows=rows, dtype=dtype)
+    here = lw.select(strategy, 40, **inputs)
+    there = lw.select(strategy, 40, **{name: torch.from_numpy(array).cuda() for name, array in inputs.items()})
+    assert there.ids.tolist() == here.ids.tolist()
+    np.testing.assert_allclose(there.weights, here.weights, atol=1e-6)
