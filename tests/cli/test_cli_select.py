@@ -53,7 +53,7 @@ def test_an_engine_that_is_not_known_is_refused(words: list[str]) -> None:
 # As a person runs it, with a journal that keeps at once instead of after 20 seconds.
 _COMMAND = """
     import sys
-    from labelwise.shards import journal
+    from labelwise.shards.checkpoint import journal
     journal.EVERY, journal.SHARE = 0.02, 1e9
     from labelwise.cli import main
     sys.argv = ["labelwise", *sys.argv[1:]]

@@ -174,7 +174,7 @@ def test_labelled_rows_have_their_state_kept_too(tmp_path):
 
 _KILLED = """
     import sys, numpy as np, labelwise as lw
-    from labelwise.shards import journal
+    from labelwise.shards.checkpoint import journal
     journal.EVERY, journal.SHARE = 0.05, 1e9
     rng = np.random.default_rng(0)
     print("started", flush=True)

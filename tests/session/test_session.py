@@ -246,7 +246,7 @@ def test_half_precision_is_kept_computed_with_in_float32_and_remembered(tmp_path
                 seen.extend((column.dtype, dtype, column.clone()) for column in columns.values() if column.ndim > 1)
         return kept.select_kept(strategy, pool, labelled, *rest)
 
-    monkeypatch.setattr("labelwise.session.select_kept", watched)
+    monkeypatch.setattr("labelwise.session.session.select_kept", watched)
     model = lw.TorchLearner(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), epochs=5)
     where = {"spill": tmp_path / "spill"} if spill else {}
     al = lw.Session(x, model, recipe, classes=2, folder=tmp_path / "s", half=True, **where)

@@ -383,9 +383,9 @@ def test_parts_of_an_accelerator_and_those_the_disk_has_no_room_for_are_not_set_
 
 _WORKER = """
 import sys, tempfile
-from labelwise.shards import set_aside
-tempfile.tempdir, set_aside.WAIT = sys.argv[1], float(sys.argv[3])
-folder = set_aside.own_folder(sys.argv[2], "made")
+from labelwise.shards.ray import spill
+tempfile.tempdir, spill.WAIT = sys.argv[1], float(sys.argv[3])
+folder = spill.own_folder(sys.argv[2], "made")
 folder.mkdir(exist_ok=True)
 (folder / "made").touch()
 print(folder, flush=True)

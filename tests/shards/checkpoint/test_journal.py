@@ -64,8 +64,8 @@ _LARGE = """
     import ctypes, gc, os, resource, sys
     import numpy as np, torch
     import labelwise as lw
-    from labelwise.choose.selection import equal_weights
-    from labelwise.shards import journal
+    from labelwise.selection.selection import equal_weights
+    from labelwise.shards.checkpoint import journal
 
     torch.set_num_threads(1)
     dies = 0
