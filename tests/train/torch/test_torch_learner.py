@@ -204,6 +204,46 @@ def test_early_stopping_watches_the_held_out_rows_and_keeps_the_best_weights():
     assert fit.notes["temperature"] == pytest.approx(fit_temperature(z, labels[out]), rel=1e-6)
 
 
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, C))
+
+
+def test_keep_last_runs_every_epoch_and_keeps_the_last_weights():
+    pool, labels = blobs(100, noise=1.5)
+    how = {"lr": 1e-2, "epochs": 30, "holdout": 0.3, "holdout_from": 50}
+    fit = fitted(TorchLearner(wide, keep="last", patience=3, **how), pool, labels)
+    assert fit.notes["best_epoch"] == fit.notes["epochs"] == 30
+    assert fit.notes["stopped"] == "all 30 epochs run"
+    _, out = held_out(pool.ids, labels, 0.3, Key(0).fold("holdout"))
+    found = evaluate(fit.reader, pool, pool.ids[out], labels[out])
+    assert found["nll"] == pytest.approx(fit.notes["held_out_loss"], rel=1e-4)
+    lowest = fitted(TorchLearner(wide, **how), pool, labels)
+    assert lowest.notes["held_out_loss"] < fit.notes["held_out_loss"]
+    few, easy = blobs(12)  # rows that are fitted do not end it either
+    assert fitted(TorchLearner(net, keep="last", lr=3e-2), few, easy).notes["epochs"] == 200
+
+
+def test_keep_accuracy_keeps_the_latest_of_the_best_epochs():
+    pool, labels = blobs(100, noise=1.5)
+    seen = []
+    _, out = held_out(pool.ids, labels, 0.3, Key(0).fold("holdout"))
+    x = pool.inputs(pool.ids[out])
+
+    def look(model, epoch):
+        with torch.no_grad():
+            seen.append(float((model.eval()(x).argmax(1) == labels[out]).double().mean()))
+
+    how = {"lr": 1e-2, "epochs": 40, "patience": None, "holdout": 0.3, "holdout_from": 50}
+    fit = fitted(TorchLearner(wide, keep="accuracy", look=look, **how), pool, labels)
+    assert fit.notes["held_out_accuracy"] == max(seen)
+    assert fit.notes["best_epoch"] == max(range(40), key=lambda epoch: (seen[epoch], epoch)) + 1
+    assert evaluate(fit.reader, pool, pool.ids[out], labels[out])["accuracy"] == max(seen)
+    stopped = fitted(TorchLearner(wide, keep="accuracy", **{**how, "patience": 4}), pool, labels)
+    assert stopped.notes["stopped"] == "no better held-out accuracy for 4 epochs"
+    with pytest.raises(ArgumentError, match='keep="accuracy" needs class labels'):
+        TorchLearner(net, loss="mse", keep="accuracy")
+
+
 def test_few_rows_are_trained_until_they_fit():
     pool, labels = blobs(12)
     fit = fitted(TorchLearner(net, lr=3e-2), pool, labels)
@@ -453,6 +493,7 @@ def test_what_cannot_be_trained_is_named():
         {"epochs": 0},
         {"batch": 0},
         {"patience": 0},
+        {"keep": "best"},
         {"lr": 0.0},
         {"holdout": 1.0},
         {"optimiser": "lbfgs"},

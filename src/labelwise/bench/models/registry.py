@@ -42,7 +42,18 @@ from labelwise.train import Learner, SklearnLearner, TorchLearner, Weighted
 from labelwise.train.laplace import laplace
 from labelwise.train.sklearn import is_regressor
 
-_OPTIMISER = ("epochs", "batch", "lr", "weight_decay", "momentum", "optimiser", "schedule", "patience", "restart")
+_OPTIMISER = (
+    "epochs",
+    "batch",
+    "lr",
+    "weight_decay",
+    "momentum",
+    "optimiser",
+    "schedule",
+    "patience",
+    "keep",
+    "restart",
+)
 TRAINING = (*_OPTIMISER, "holdout", "holdout_from", "augment", "until", "best_on_test")
 DRAWS = 100
 DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width

@@ -23,6 +23,14 @@ def validation(valid: Any) -> tuple[Pool, Tensor]:
     return pool, labels
 
 
+def check_keep(keep: str, loss: str) -> None:
+    """Raise ArgumentError for a rule that is unknown, or that the loss cannot use."""
+    if keep not in ("loss", "accuracy", "last"):
+        raise ArgumentError(f'keep is "loss", "accuracy" or "last", not {keep!r}.')
+    if keep == "accuracy" and loss != "cross_entropy":
+        raise ArgumentError('keep="accuracy" needs class labels; for numbers use keep="loss" or keep="last".')
+
+
 def check_numbers(
     restart: bool | str,
     epochs: int,

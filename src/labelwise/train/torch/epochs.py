@@ -1,4 +1,4 @@
-"""The training loop: epochs over batches of labelled rows, early stopping, and the best weights kept."""
+"""The training loop: epochs over batches of labelled rows, early stopping, and the choice of the weights to keep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labelwise.train.torch.inputs import LabelledInputs
 from labelwise.train.torch.optimiser import make_optimiser, make_schedule
 from labelwise.train.torch.sampler import check_sampler, drawn_order
 from labelwise.train.torch.step import Step, Stepped
-from labelwise.train.torch.task import Task, Training, Watch
+from labelwise.train.torch.task import Keep, Task, Training, Watch
 
 FITTED = 0.01  # a mean loss, in nats, below which rows that are all classified right have no more to teach
 _READ = 256  # rows of a batch without gradients
@@ -33,7 +33,10 @@ class Trained:
 
 
 def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, key: Key) -> Trained:
-    """Train `model` in place; it ends with its best weights. Chance in its layers comes from the caller's seed."""
+    """Train `model` in place and leave it with the weights that `how.keep` names.
+
+    Chance in its layers comes from the caller's seed.
+    """
     device, _ = home(model)
     start = how.objective.init(len(task.labels), weights)
     state: State = {name: value.to(device) for name, value in start.items()}
@@ -43,16 +46,17 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
     optimiser = make_optimiser(how.optimiser, model, how.lr, how.weight_decay, how.momentum)
     schedule = make_schedule(how.schedule, optimiser, how.epochs)
     step = Step(model, task, how, optimiser, state)
-    best = _Best(model, how.objective.last)
+    keep: Keep = "last" if how.objective.last else how.keep
+    best = _Best(model, keep)
     held, looks = 0, [-math.inf]
     stopped = f"all {how.epochs} epochs run"
     for epoch in range(how.epochs):
         ran = _epoch(model, task, how, step, state, key, epoch)
         state = ran.state
-        seen = ran.loss if task.watch is None else _watched_loss(model, task, task.watch, state, how)
+        seen, right = (ran.loss, ran.right) if task.watch is None else _validate(model, task, task.watch, state, how)
         _check_finite(ran.loss, seen, epoch, how.lr, task)
         schedule(seen)
-        better = best.offer(seen, epoch, ran.loss, state)
+        better = best.offer(seen, right, epoch, ran.loss, state)
         if how.look is not None:
             looks.append(how.look(model, epoch) or -math.inf)
         held += how.objective.stop is not None and ran.right >= how.objective.stop
@@ -60,18 +64,20 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
             stopped = f"{100 * ran.right:.1f} % of the training rows right"
             break
         if better:
-            if task.watch is None and ran.fitted and not how.objective.last:
+            if task.watch is None and ran.fitted and keep != "last":
                 stopped = "every training row fitted"
                 break
         elif how.patience is not None and epoch - best.epoch >= how.patience:
             which = "training" if task.watch is None else "held-out"
-            stopped = f"no better {which} loss for {how.patience} epochs"
+            stopped = f"no better {which} {keep} for {how.patience} epochs"
             break
     best.put_back()
     model.eval()
     notes = {"epochs": epoch + 1, "best_epoch": best.epoch + 1, "stopped": stopped, "loss": best.train_loss}
     if task.watch is not None:
         notes["held_out_loss"] = best.seen
+        if keep == "accuracy":
+            notes["held_out_accuracy"] = best.right
     if how.look is not None:
         notes["looked"] = max(looks)
     return Trained(best.state, notes)
@@ -135,23 +141,25 @@ def _rows(held: Any) -> int:
 
 
 class _Best:
-    """The weights with the lowest loss seen so far, or the last ones, and what belongs to them."""
+    """The weights to keep of the epochs so far, and the loss, accuracy and objective state that belong to them."""
 
-    def __init__(self, model: nn.Module, last: bool):
+    def __init__(self, model: nn.Module, keep: Keep):
         self.model = model
-        self.last = last
+        self.keep = keep
         self.seen = self.train_loss = math.inf
+        self.right = -math.inf
         self.epoch = -1
         self.state: State = {}
         self._weights: list[Tensor] = []
         self._newest = False
 
-    def offer(self, seen: float, epoch: int, train_loss: float, state: State) -> bool:
-        """Keep the weights as they are now if `seen` is the lowest yet; whether it is."""
-        self._newest = self.last or seen < self.seen
+    def offer(self, seen: float, right: float, epoch: int, train_loss: float, state: State) -> bool:
+        """Keep the weights as they are now if this epoch is the best so far; return whether it is."""
+        better = {"loss": seen < self.seen, "accuracy": right >= self.right, "last": True}
+        self._newest = better[self.keep]
         if self._newest:
-            self.seen, self.epoch, self.train_loss, self.state = seen, epoch, train_loss, state
-            if self.last:
+            self.seen, self.right, self.epoch, self.train_loss, self.state = seen, right, epoch, train_loss, state
+            if self.keep == "last":
                 return True
             now = self._tensors()
             if len(self._weights) != len(now):
@@ -183,11 +191,15 @@ def _batches(at: Tensor, size: int, key: Key, rate_n: Tensor | None) -> list[Ten
     return batches
 
 
-def _watched_loss(model: nn.Module, task: Task, watch: Watch, state: State, how: Training) -> float:
+def _validate(model: nn.Module, task: Task, watch: Watch, state: State, how: Training) -> tuple[float, float]:
+    """Mean loss on the validation rows, and their accuracy where the weights to keep are chosen by it (else 0)."""
     output_MC = outputs_at(model, watch.rows, watch.at, task.loss, how)
-    loss_M = task.loss.rows(output_MC, watch.labels.to(output_MC.device))
+    label_M = watch.labels.to(output_MC.device)
+    loss_M = task.loss.rows(output_MC, label_M)
     weight_n = state.get("rate", state["weight"])  # held-out rows are not drawn: there the weights count
-    return _mean(loss_M, weight_n[watch.at.to(loss_M.device)] if watch.weighed else torch.ones_like(loss_M))
+    weight_M = weight_n[watch.at.to(loss_M.device)] if watch.weighed else torch.ones_like(loss_M)
+    right = _mean(task.loss.right(output_MC, label_M).double(), weight_M) if how.keep == "accuracy" else 0.0
+    return _mean(loss_M, weight_M), right
 
 
 def _mean(loss_B: Tensor, weight_B: Tensor) -> float:

@@ -22,14 +22,14 @@ from labelwise.train.cross_val import left_out
 from labelwise.train.fit import Fit, checked_labels, checked_targets
 from labelwise.train.objectives.loss import CrossEntropy, Loss, LossChoice, SquaredError, Target
 from labelwise.train.objectives.objective import Mean, Objective, State
-from labelwise.train.torch.arguments import check_numbers, validation
+from labelwise.train.torch.arguments import check_keep, check_numbers, validation
 from labelwise.train.torch.epochs import Trained, outputs_at, train
 from labelwise.train.torch.initialise import Factory, chance, made, redrawn
 from labelwise.train.torch.inputs import LabelledInputs, held_out
 from labelwise.train.torch.optimiser import OptimiserChoice, ScheduleChoice, check_choices
 from labelwise.train.torch.sampler import SamplerChoice, check_sampler
 from labelwise.train.torch.state import part_of, saved_state
-from labelwise.train.torch.task import Task, Training, Watch
+from labelwise.train.torch.task import Keep, Task, Training, Watch
 from labelwise.train.training_data import Lesson, Taught
 
 OwnFit = Callable[[nn.Module, Any, Tensor, Tensor | None], None]
@@ -55,6 +55,7 @@ class TorchLearner(Taught):
         optimiser: OptimiserChoice = "adam",
         schedule: ScheduleChoice = None,
         patience: int | None = 20,
+        keep: Keep = "loss",
         holdout: float = 0.1,
         holdout_from: int = 200,
         valid: tuple[Any, Any] | None = None,
@@ -78,7 +79,12 @@ class TorchLearner(Taught):
             epochs: at most so many passes over the labelled rows, `batch` rows in a step.
             optimiser: "adam", "adamw", "sgd" (which uses `momentum`), or a function of the parameters.
             schedule: of the learning rate, stepped once an epoch: "cosine", or a function of the optimiser.
-            patience: stop after so many epochs without a lower loss; None never stops early.
+            patience: stop after so many epochs without a better one, by `keep`; None never stops early.
+            keep: which epoch's weights the fit ends with. "loss": the epoch of lowest loss, on the held-out rows where
+                there are some, else on the training rows. "accuracy": the epoch of highest accuracy on the same rows,
+                the later of two that are equal; classes only. "last": the last epoch; all `epochs` are run, and
+                `patience` has no effect. A hold-out is then used for nothing but the temperature and the note
+                "held_out_loss", so pass holdout=0 to train on every labelled row.
             holdout: share of the labelled rows that are not trained on. Early stopping watches their loss, and the
                 temperature of LabelProbs is fitted on them. With fewer than `holdout_from` labelled rows, or 0, none
                 are held out, early stopping watches the training loss, and the temperature is 1; where the strategy
@@ -102,6 +108,7 @@ class TorchLearner(Taught):
         if not isinstance(model, nn.Module) and not callable(model):
             raise ArgumentError(f"an nn.Module or a function that makes one was expected, not {model!r}.")
         check_numbers(restart, epochs, batch, lr, patience, holdout, clamp)
+        check_keep(keep, loss)
         check_choices(optimiser, schedule)
         check_sampler(sampler, objective)
         if loss not in ("cross_entropy", "mse"):
@@ -132,6 +139,7 @@ class TorchLearner(Taught):
             sampler,
             clamp,
             look,
+            keep,
         )
 
     def learn(self, lesson: Lesson) -> Fit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from labelwise.train.objectives.objective import Objective
 from labelwise.train.torch.inputs import LabelledInputs
 from labelwise.train.torch.optimiser import OptimiserChoice, ScheduleChoice
 from labelwise.train.torch.sampler import SamplerChoice
+
+Keep = Literal["loss", "accuracy", "last"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Training:
     sampler: SamplerChoice = "shuffle"
     clamp: float | None = None  # of every entry of a gradient
     look: Callable[[nn.Module, int], float | None] | None = None
+    keep: Keep = "loss"  # which epoch's weights a fit ends with
 
 
 @dataclass(frozen=True)
