@@ -7,7 +7,7 @@ from torch import nn
 import labelwise as lw
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.strategies import Albl
-from labelwise.strategies.ally.reference import albl as slow_albl
+from labelwise.strategies.albl.reference import albl as slow_albl
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(3), 40)

@@ -12,9 +12,9 @@ from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.spec import Duals, Embedding
 from labelwise.strategies import Ally
-from labelwise.strategies.ally.cluster_ranking import highest_in_clusters
+from labelwise.strategies.ally.cluster_topk import topk_in_clusters
 from labelwise.strategies.ally.dual_head import DualHead
-from labelwise.strategies.ally.reference import walk
+from labelwise.strategies.ally.reference import topk_in_clusters as slow_topk_in_clusters
 from labelwise.strategies.coverage import kmeans as cluster
 
 RNG = np.random.default_rng(0)
@@ -32,26 +32,26 @@ def behind(n: int = 120, d: int = 6, seed: int = 1) -> dict[str, np.ndarray]:
     return {"embedding": h, "duals": dual}
 
 
-# --- the walk --------------------------------------------------------------------------------------------------------
+# --- top-k in clusters -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_walk_is_that_of_a_sorted_pool(seed: int):
+def test_topk_in_clusters_is_that_of_a_sorted_pool(seed: int):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(5, 60))
     ids = rng.permutation(1000)[:n]
     scores = rng.integers(0, 6, n) / 4.0  # with ties
     clusters = rng.integers(0, rng.integers(1, 12), n)
-    k, room = int(rng.integers(1, n + 1)), int(rng.integers(1, 4))
-    expected = walk(scores, clusters, ids, k, room)
+    k, quota = int(rng.integers(1, n + 1)), int(rng.integers(1, 4))
+    expected = slow_topk_in_clusters(scores, clusters, ids, k, quota)
     for count in (1, 3):
         pool = shards_of(torch.tensor(ids), {Duals(): torch.tensor(scores)}, count)
         at = dict(zip(ids.tolist(), clusters.tolist()))
         for shard in pool.map(lambda shard: shard):
             shard.state["cluster"] = torch.tensor([at[i] for i in shard.ids.tolist()])
-        best, filled = highest_in_clusters(pool, lambda shard: shard.columns[Duals()], k, room)
+        best, filled = topk_in_clusters(pool, lambda shard: shard.columns[Duals()], k, quota)
         assert best.ids.tolist() == expected
-        inside = sum(min(room, int((clusters == c).sum())) for c in set(clusters.tolist()))
+        inside = sum(min(quota, int((clusters == c).sum())) for c in set(clusters.tolist()))
         assert filled == max(0, k - inside)
 
 
@@ -216,7 +216,7 @@ def test_equal_duals_leave_clusters_and_chance(duals: np.ndarray):
     h, _ = problem(100)
     past = {"embedding": h[:30] + 1, "duals": duals}
     got = lw.select("ally", 10, embedding=h, labelled=past, seed=0)
-    assert "the same" in got.notes["head"]
+    assert "are equal" in got.notes["head"]
     assert got.scores == pytest.approx(duals[:10])
     assert got.ids.tolist() != lw.select("ally", 10, embedding=h, labelled=past, seed=1).ids.tolist()
 
@@ -228,7 +228,7 @@ def test_a_few_labelled_rows(count: int):
     got = lw.select("ally", 6, embedding=h, labelled=past)
     assert len(set(got.ids.tolist())) == 6
     if count == 1:
-        assert "the same" in got.notes["head"]
+        assert "are equal" in got.notes["head"]
     elif count < 8:
         assert "fewer than 8" in got.notes["head"]
     else:

@@ -12,9 +12,9 @@ from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
-from labelwise.strategies.ally import reference as slow
 from labelwise.strategies.bait import bait, fisher, fisher_rows
 from labelwise.strategies.bait import design as fisher_design
+from labelwise.strategies.bait import reference as slow
 
 
 def problem(n: int, c: int, d: int, seed: int, sharp: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

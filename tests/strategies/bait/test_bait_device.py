@@ -16,8 +16,9 @@ from labelwise.shards.checkpoint import journal
 from labelwise.shards.graphs import captured
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.strategies import Bait
-from labelwise.strategies.bait import backward, bait, bait_cuda, fisher_rows, search
+from labelwise.strategies.bait import backward, bait, fisher_rows, search
 from labelwise.strategies.bait import design as fisher_design
+from labelwise.strategies.bait.kernels import torch as bait_cuda
 from second_device import AWAY, Away, Second, second_device
 
 

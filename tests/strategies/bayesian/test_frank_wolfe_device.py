@@ -18,10 +18,11 @@ from labelwise.shards import Shard, Shards
 from labelwise.shards.checkpoint import journal
 from labelwise.signals.spec import LogProbs
 from labelwise.strategies import AcsFw
-from labelwise.strategies.bayesian import acs_fw, frank_wolfe, frank_wolfe_cuda, frank_wolfe_rows
+from labelwise.strategies.bayesian import acs_fw, frank_wolfe, frank_wolfe_rows
 from labelwise.strategies.bayesian import reference as slow
-from labelwise.strategies.bayesian.frank_wolfe_cuda import Leg, Start
 from labelwise.strategies.bayesian.frank_wolfe_rows import Row
+from labelwise.strategies.bayesian.kernels import torch as frank_wolfe_cuda
+from labelwise.strategies.bayesian.kernels.torch import Leg, Start
 from second_device import AWAY, Away, second_device
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -9,10 +9,10 @@ from labelwise.shards import Shards, shards_of
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Features
 from labelwise.strategies import ProbCover
-from labelwise.strategies.coverage import ball_index
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.coverage import probcover as module
-from labelwise.strategies.coverage.ball_index import Balls, balls_of
+from labelwise.strategies.coverage import radius_index as ball_index
+from labelwise.strategies.coverage.radius_index import Balls, balls_of
 from labelwise.strategies.coverage.reference import largest_pure_radius, probcover, purity
 
 F = Features()

@@ -18,11 +18,11 @@ from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage import barrier as barriers
 from labelwise.strategies.leverage import bss
 from labelwise.strategies.leverage.barrier import Barrier
-from labelwise.strategies.leverage.batch import Drawn
-from labelwise.strategies.leverage.poisson_draws import Rings, expected_draws
 from labelwise.strategies.leverage.reference import KINDS, Procedure, features
 from labelwise.strategies.leverage.reference import bss as reference
 from labelwise.strategies.leverage.reference import whitened as by_svd
+from labelwise.strategies.leverage.weighted_batch import Drawn
+from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.chi_square import chi_square_p
 

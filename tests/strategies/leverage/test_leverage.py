@@ -9,10 +9,10 @@ from labelwise.errors import ArgumentError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
-from labelwise.strategies.leverage.batch import Drawn
-from labelwise.strategies.leverage.poisson_draws import expected_draws
 from labelwise.strategies.leverage.reference import KINDS, features, leverage
 from labelwise.strategies.leverage.reference import whitened as by_svd
+from labelwise.strategies.leverage.weighted_batch import Drawn
+from labelwise.strategies.leverage.weighted_sampling import expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 
 

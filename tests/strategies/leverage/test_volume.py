@@ -12,11 +12,11 @@ from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage import d_optimal
-from labelwise.strategies.leverage.batch import Drawn
-from labelwise.strategies.leverage.poisson_draws import Rings
 from labelwise.strategies.leverage.reference import KINDS, features, greedy_design, volume_law
 from labelwise.strategies.leverage.reference import whitened as by_svd
 from labelwise.strategies.leverage.volume import spread
+from labelwise.strategies.leverage.weighted_batch import Drawn
+from labelwise.strategies.leverage.weighted_sampling import Rings
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.chi_square import chi_square_p
 

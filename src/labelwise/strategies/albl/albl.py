@@ -1,4 +1,4 @@
-"""ALBL: a bandit that learns which of several strategies to trust, one for each batch.
+"""ALBL: a bandit over strategies, which draws one of them for each batch.
 
 Hsu and Lin, "Active learning by learning", AAAI 2015, in the batch form that BADGE compares with (Ash et al., ICLR
 2020). With K arms of weights w, all 1 at first,
@@ -7,10 +7,10 @@ Hsu and Lin, "Active learning by learning", AAAI 2015, in the batch form that BA
     next round: reward = mean over labelled rows of (classified right) / chance_i
                 w_a *= exp( p_min / 2 (reward + sqrt(log(K / delta) / K) / p_a) )    for the arm that was drawn
 
-where chance_i is the probability of the arm that asked for row i, 1 for rows that no arm asked for. Cost: that of the
-arm drawn. The reward is training accuracy, so it says little; it is kept as published.
-The bandit's memory is in the notes of its selections: arm, its probability, and the weights it was drawn by. A
-session keeps them with the answers and hands them back (`with_history`); with `lw.select`, pass
+where chance_i is the probability of the arm that selected row i, 1 for rows that no arm selected. Cost: that of the
+arm drawn. The reward is training accuracy, a weak signal; it is computed as published.
+The bandit's state is in the notes of its selections: the arm, its probability, and the weights of all arms. A session
+stores them with the answers and passes them back (`with_history`); with `lw.select`, pass
 `Albl(history=({"ids": s.ids, **s.notes}, ...))` from the selections so far.
 Departs from the original: an arm chooses a batch and not a row, and p_min does not fall with the horizon, as in BADGE.
 """
@@ -38,12 +38,15 @@ _REWARD = (Probs(), Label())
 
 @dataclass(frozen=True)
 class Albl(Strategy):
-    """Draws one of its arms for each batch, the more often the better the model did after its batches.
+    """Draws one of several strategies for each batch, more often the ones after which the model did well.
 
-    Attributes:
+    Args:
         arms: names of strategies.
-        delta: the chance of failure that the bandit's bound allows.
-        history: the notes of earlier selections with "ids", the rows they asked for, the oldest first.
+        delta: the probability of failure that the bandit's bound allows.
+        history: notes of earlier selections, the oldest first, each with "ids", the rows it selected.
+
+    Raises:
+        ArgumentError: fewer than two different arms, an arm with a history of its own, or `delta` out of range.
     """
 
     arms: tuple[str, ...] = ("confidence", "kcenter")
@@ -82,7 +85,7 @@ class Albl(Strategy):
         weights, reward = self._weights(labelled)
         least = 1 / (10 * len(self.arms))
         p = [(1 - len(self.arms) * least) * weight / sum(weights) + least for weight in weights]
-        arm = _drawn(p, key.fold("arm"))
+        arm = _draw_index(p, key.fold("arm"))
         picks = self._arm(self.arms[arm]).select(pool, labelled, k, key.fold("batch"))
         notes = {
             "arm": self.arms[arm],
@@ -94,13 +97,14 @@ class Albl(Strategy):
         return Selection(picks.ids, picks.weights, picks.scores, {**picks.notes, **notes})
 
     def _weights(self, labelled: Shards) -> tuple[list[float], float | None]:
-        """The weights of the arms now, and the reward of the last one drawn."""
-        asked = [past for past in self.history if "arm" in past]
-        if not asked:
+        """The weights of the arms, and the reward of the last arm drawn; None before the first."""
+        past = [notes for notes in self.history if "arm" in notes]
+        if not past:
             return [1.0] * len(self.arms), None
-        last = asked[-1]
+        last = past[-1]
         weights = [float(last["arm_weights"][name]) for name in self.arms]
-        reward = self._reward(labelled, {int(row): float(past["probability"]) for past in asked for row in past["ids"]})
+        chance = {int(row): float(notes["probability"]) for notes in past for row in notes["ids"]}
+        reward = self._reward(labelled, chance)
         least = 1 / (10 * len(self.arms))
         bonus = math.sqrt(math.log(len(self.arms) / self.delta) / len(self.arms)) / float(last["probability"])
         weights[self.arms.index(last["arm"])] *= math.exp(least / 2 * (reward + bonus))
@@ -109,32 +113,32 @@ class Albl(Strategy):
     def _reward(self, labelled: Shards, chance: dict[int, float]) -> float:
         if not labelled.n:
             raise NeedError(
-                "Albl has a history, and rewards the last arm by the labelled rows: pass labelled=dict(probs=..., "
-                "y=..., ids=...) and what its arms need"
+                "Albl has a history and computes the reward of the last arm from the labelled rows: pass "
+                "labelled=dict(probs=..., y=..., ids=...) and what its arms need"
             )
 
-        def right(shard: Shard) -> Tensor:
-            """The sum of right answers over the chance of being asked, in float64."""
+        def correct(shard: Shard) -> Tensor:
+            """The sum over correctly classified rows of 1 / chance, in float64."""
             total = torch.zeros((), dtype=torch.float64)
             for _, rows in shard.blocks():
-                right_B = (rows.tensor(Probs()).argmax(1) == rows.tensor(Label()).long()).double().cpu()
+                correct_B = (rows.tensor(Probs()).argmax(1) == rows.tensor(Label()).long()).double().cpu()
                 chance_B = torch.tensor([chance.get(row, 1.0) for row in rows.ids.tolist()], dtype=torch.float64)
-                total += (right_B / chance_B).sum()
+                total += (correct_B / chance_B).sum()
             return total
 
-        return float(labelled.sum(right)) / labelled.n
+        return float(labelled.sum(correct)) / labelled.n
 
     def _arm(self, name: str) -> Strategy:
-        from labelwise import strategies  # the list of all strategies holds this one
+        from labelwise import strategies  # that module imports this one
 
         return strategies.get(name)
 
 
-def _drawn(p: list[float], key: Key) -> int:
-    """A place drawn with these probabilities."""
+def _draw_index(p: list[float], key: Key) -> int:
+    """An index drawn with these probabilities."""
     draw = float(key.numpy().random()) * sum(p)
-    for place, share in enumerate(p):
+    for index, share in enumerate(p):
         draw -= share
         if draw < 0:
-            return place
+            return index
     return len(p) - 1

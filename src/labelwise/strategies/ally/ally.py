@@ -1,20 +1,20 @@
-"""ALLY: the rows whose loss would be hardest to bound, one from each cluster of the pool's embeddings.
+"""ALLY: the rows with the highest predicted dual variable, one from each cluster of the embeddings.
 
 Elenter, NaderiAlizadeh and Ribeiro, "A Lagrangian duality approach to active learning", NeurIPS 2022, algorithm 2 and
 section 5.1. Training under a bound on the loss of every labelled row (train/objectives/primal_dual.py) gives each of
 them a dual variable, the price of its bound. A small network on the frozen embeddings (dual_head.py) predicts the
-dual of the rows without a label:
+dual of unlabelled rows:
 
     dual_i ~ f(h_i),    fitted by mean squared error on the labelled rows
-    clusters of h_i by k-means, k of them;    walk by falling dual, k // clusters from each cluster
+    k clusters of h_i by k-means;    rows by falling dual, at most k // clusters from each cluster
 
 Cost: one k-means, N k D for each iteration, and one pass of the small network.
-Departs from the paper: a batch that comes out short (empty clusters, k no multiple of the clusters) is filled by the
-highest duals left; the head's output is a softplus and its targets are in units of their standard deviation; every
-row of the pool is scored, where the authors' programme leaves the last partial batch at 0. Any measure of diversity
-fits, the paper says: "perturb" draws rows with a chance in proportion to their dual (Kirsch et al. 2021), "kmeans++"
-is BADGE's rule on dual x embedding, "none" takes the highest duals. With `cap`, rows predicted above it count as 0:
-they are the mislabelled and the outliers (section 4.4).
+Departs from the paper: a short batch (empty clusters, or k is no multiple of the clusters) is filled with the highest
+remaining duals; the head's output is a softplus and its targets are in units of their standard deviation; every row of
+the pool is scored, where the authors' programme leaves the last partial batch at 0. The paper allows any measure of
+diversity: "perturb" draws rows with probability proportional to their dual (Kirsch et al. 2021), "kmeans++" is BADGE's
+rule on dual x embedding, "none" takes the highest duals. With `cap`, a prediction above it counts as 0: such rows are
+mislabelled or outliers (section 4.4).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from labelwise.selection.strategy import Growth, tie
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import DualEmbedding, Duals, Embedding, Needs
-from labelwise.strategies.ally.cluster_ranking import highest_in_clusters
+from labelwise.strategies.ally.cluster_topk import topk_in_clusters
 from labelwise.strategies.ally.dual_head import DualHead, FittedHead
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.distance import nearest
@@ -45,20 +45,23 @@ from labelwise.strategies.distance.centering import about_the_middle
 
 EMBEDDING = Embedding()
 DUALS = Duals()
-PULLED = DualEmbedding()
-SCORING = 0.1  # of the time, about
-LEAST = 1e-300  # a chance in proportion to a dual of 0: after all others, and still in a random order
+DUAL_EMBEDDING = DualEmbedding()
+SCORING = 0.1  # approximate share of the time
+MIN_DUAL = 1e-300  # "perturb" draws rows of dual 0 last, in random order
 
 
 @dataclass(frozen=True)
 class Ally(Strategy):
-    """The highest predicted duals, spread over clusters of the embeddings.
+    """Selects the highest predicted duals, spread over clusters of the embeddings.
 
-    Attributes:
-        clusters: how many; as many as picks if None, which the paper finds best. More than picks is as many as picks.
-        cap: rows predicted above it are taken last.
+    Args:
+        clusters: number of clusters; None is one for each pick, which the paper finds best. At most one for each pick.
+        cap: rows with a prediction above it are selected last.
         head: how duals are predicted.
         diversity: "kmeans", "perturb", "kmeans++" or "none".
+
+    Raises:
+        ArgumentError: a parameter is out of range.
     """
 
     clusters: int | None = None
@@ -74,8 +77,8 @@ class Ally(Strategy):
     def __post_init__(self) -> None:
         if isinstance(self.head, Mapping):  # as a stored session has it
             object.__setattr__(self, "head", DualHead(**self.head))
-        whole = isinstance(self.clusters, int) and not isinstance(self.clusters, bool) and self.clusters >= 1
-        if self.clusters is not None and not whole:
+        is_whole = isinstance(self.clusters, int) and not isinstance(self.clusters, bool) and self.clusters >= 1
+        if self.clusters is not None and not is_whole:
             raise ArgumentError(f"Ally(clusters=...) is a whole number of at least 1, or None, not {self.clusters!r}")
         if self.cap is not None and not self.cap > 0:
             raise ArgumentError(f"Ally(cap=...) is a number above 0, or None, not {self.cap!r}")
@@ -87,68 +90,74 @@ class Ally(Strategy):
             raise ArgumentError(f"Ally(head=...) is a DualHead, not {self.head!r}")
 
     def memory(self, size: Size) -> int:
-        order = 96 * size.rows  # to walk down the ranking within clusters
-        kept = (16 + 3 * size.number) * size.rows
-        return kept + max(order, cluster.memory(size, size.k)) + 64 * size.labelled * size.numbers
+        ranking = 96 * size.rows  # for the top-k in clusters
+        per_row = 16 + 3 * size.number
+        labelled = 64 * size.labelled * size.numbers
+        return per_row * size.rows + max(ranking, cluster.memory(size, size.k)) + labelled
 
     def work(self, size: Size) -> float:
         clusters = min(size.k, self.clusters or size.k) if self.diversity == "kmeans" else 0
         return 2.0 * size.rows * clusters * size.shape(Embedding)[0] * (cluster.ITERATIONS + 1)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        given = all(pool.map(_has_duals))
-        head = None if given else self._fitted(labelled, key.fold("head"))
+        is_given = all(pool.map(_has_duals))
+        head = None if is_given else self.fitted(labelled, key)
         notes: dict[str, Any] = {"duals": "given"} if head is None else dict(head.notes)
         try:
             with stage(0.0, SCORING):
-                above = sum(pool.map(functools.partial(_score, head, self.cap)))
+                above_cap = sum(pool.map(functools.partial(_score, head, self.cap)))
             if self.cap is not None:
-                notes["above_cap"] = above
+                notes["above_cap"] = above_cap
             with stage(SCORING, 1.0):
-                ids = self._chosen(pool, k, head is not None and head.constant, key, notes)
+                ids = self._select_ids(pool, k, head is not None and head.is_constant, key, notes)
             scores = pool.take(ids).tensor(DUALS)
         finally:
-            pool.map(_end)
+            pool.map(_clear)
         return equal_weights(ids, scores.cpu(), notes)
 
     def fitted(self, labelled: Shards, key: Key) -> FittedHead:
-        """The head this strategy would score a pool by; `key` as given to `select`."""
-        return self._fitted(labelled, key.fold("head"))
+        """Fit the head that scores a pool.
 
-    def _fitted(self, labelled: Shards, key: Key) -> FittedHead:
+        Args:
+            labelled: labelled rows with embeddings and duals.
+            key: the key that `select` gets.
+
+        Raises:
+            NeedError: there is no labelled row.
+        """
         if not labelled.n:
             raise NeedError(f"Ally needs duals, and there is no labelled row to learn them from: {DUALS.how}")
-        parts = labelled.map(lambda shard: shard.rows(slice(None)))
-        x_LD, dual_L = (torch.cat([part.tensor(signal).cpu() for part in parts]) for signal in (EMBEDDING, DUALS))
-        return self.head.fit(x_LD, dual_L, torch.cat([part.ids.cpu() for part in parts]), key)
+        blocks = labelled.map(lambda shard: shard.rows(slice(None)))
+        x_LD, dual_L = (torch.cat([block.tensor(signal).cpu() for block in blocks]) for signal in (EMBEDDING, DUALS))
+        return self.head.fit(x_LD, dual_L, torch.cat([block.ids.cpu() for block in blocks]), key.fold("head"))
 
-    def _chosen(self, pool: Shards, k: int, constant: bool, key: Key, notes: dict[str, Any]) -> Tensor:
-        """Ids of k rows by the duals that the shards now hold."""
+    def _select_ids(self, pool: Shards, k: int, is_constant: bool, key: Key, notes: dict[str, Any]) -> Tensor:
+        """Ids of k rows by the duals in the shards; adds to `notes`."""
         if self.diversity == "kmeans++":
-            return _spread(pool, k, key.fold("kmeans++"))
+            return _kmeans_plus_plus(pool, k, key.fold("kmeans++"))
         if self.diversity == "perturb":
             return pool.best(functools.partial(_perturbed, key.fold("perturb")), k).ids
-        rank = functools.partial(_by_chance, key.fold("tie")) if constant else _dual
+        score = functools.partial(_random, key.fold("tie")) if is_constant else _dual
         clusters = min(k, k if self.clusters is None else self.clusters)
         if self.diversity == "none" or clusters == 1:
-            return pool.best(rank, k).ids
+            return pool.best(score, k).ids
         with about_the_middle(pool, EMBEDDING):
             found = len(cluster.kmeans(pool, EMBEDDING, clusters, key.fold("clusters")))
-        best, filled = highest_in_clusters(pool, rank, k, k // clusters)
+        best, filled = topk_in_clusters(pool, score, k, k // clusters)
         notes["clusters"] = found
         if filled:
-            notes["filled"] = filled  # rows taken without regard to clusters, so that the batch is full
+            notes["filled"] = filled
         return best.ids
 
 
-def _spread(pool: Shards, k: int, key: Key) -> Tensor:
+def _kmeans_plus_plus(pool: Shards, k: int, key: Key) -> Tensor:
     """k-means++ on dual x embedding; the longest first, as in BADGE."""
-    with nearest.measured(pool, PULLED):
+    with nearest.measured(pool, DUAL_EMBEDDING):
         first = nearest.longest(pool, tie(pool)).ids
         if k == 1:
             return first
-        nearest.take_in(pool, PULLED, pool.take(first))
-        return torch.cat([first, nearest.by_chance(pool, PULLED, k - 1, key).ids])
+        nearest.take_in(pool, DUAL_EMBEDDING, pool.take(first))
+        return torch.cat([first, nearest.by_chance(pool, DUAL_EMBEDDING, k - 1, key).ids])
 
 
 def _has_duals(shard: Shard) -> bool:
@@ -156,12 +165,12 @@ def _has_duals(shard: Shard) -> bool:
 
 
 def _score(head: FittedHead | None, cap: float | None, shard: Shard) -> int:
-    """Give every row of the shard the dual it is chosen by; how many were above the cap."""
+    """Give every row of the shard its dual, given or predicted. Returns how many are above the cap."""
 
     def duals(rows: Rows) -> Tensor:
         if head is None:
             return rows.tensor(DUALS)
-        # Rounded: what a matrix product gives a row depends in its last bits on the block it is in.
+        # The last bits of a matrix product depend on the block that a row is in.
         return head(rows.tensor(EMBEDDING)).to(torch.float32).to(shard.dtype)
 
     dual_N = shard.each(duals)
@@ -170,7 +179,7 @@ def _score(head: FittedHead | None, cap: float | None, shard: Shard) -> int:
     return int(above_N.sum())
 
 
-def _end(shard: Shard) -> None:
+def _clear(shard: Shard) -> None:
     shard.state.pop("cluster", None)
     shard.made.pop(DUALS, None)
 
@@ -179,10 +188,10 @@ def _dual(shard: Shard) -> Tensor:
     return shard.made[DUALS]
 
 
-def _by_chance(key: Key, shard: Shard) -> Tensor:
+def _random(key: Key, shard: Shard) -> Tensor:
     return key.uniform(shard.ids)
 
 
 def _perturbed(key: Key, shard: Shard) -> Tensor:
-    """The highest k of log dual + Gumbel noise are k draws without replacement, in proportion to the dual."""
-    return shard.made[DUALS].double().clamp_min(LEAST).log() + key.gumbel(shard.ids)
+    """log dual + Gumbel noise: its k highest are k draws without replacement, in proportion to the dual."""
+    return shard.made[DUALS].double().clamp_min(MIN_DUAL).log() + key.gumbel(shard.ids)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from labelwise.shards import Shard
-from labelwise.strategies.bait.bait_cuda import Board, Limits, Steps, narrowest
 from labelwise.strategies.bait.design import Design
 from labelwise.strategies.bait.fisher import Form, Parts, change_of_trace, in_cache, least_rise, together, traces
 from labelwise.strategies.bait.fisher_rows import FIRST, MORE, SOLVED, TIE
+from labelwise.strategies.bait.kernels.torch import Board, Limits, Steps, narrowest
 
 GONE = 8  # one in so many rows is gone when those that are left are put together
 PER_ROW = ("P", "Q", "probs", "h", "traces", "gone", "place")

@@ -35,11 +35,12 @@ from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import Growth
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.spec import Embedding, Needs, Probs
-from labelwise.strategies.bait import bait_cuda, fisher, fisher_rows
 from labelwise.strategies.bait import design as fisher_design
-from labelwise.strategies.bait.bait_cuda import WORN
+from labelwise.strategies.bait import fisher, fisher_rows
 from labelwise.strategies.bait.design import Design
 from labelwise.strategies.bait.fisher_rows import ALMOST
+from labelwise.strategies.bait.kernels import torch as bait_cuda
+from labelwise.strategies.bait.kernels.torch import WORN
 from labelwise.strategies.bait.search import Search
 
 OLD = 50  # picks after which M is inverted anew before rows are let go

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from labelwise.selection.progress import tick
 from labelwise.shards import Best, Shard, Shards
-from labelwise.strategies.bait import backward, bait_cuda, fisher_rows
-from labelwise.strategies.bait.bait_cuda import Limits
+from labelwise.strategies.bait import backward, fisher_rows
 from labelwise.strategies.bait.design import TABLES, Design
 from labelwise.strategies.bait.fisher import Form, Parts, Step, together
+from labelwise.strategies.bait.kernels import torch as bait_cuda
+from labelwise.strategies.bait.kernels.torch import Limits
 
 T = TypeVar("T")
 

@@ -34,7 +34,6 @@ from torch import Tensor
 from labelwise.rng import Key
 from labelwise.selection.progress import tick
 from labelwise.shards import Shards
-from labelwise.strategies.bayesian.frank_wolfe_cuda import Start, leg, suits
 from labelwise.strategies.bayesian.frank_wolfe_rows import (
     HALT,
     Near,
@@ -50,6 +49,7 @@ from labelwise.strategies.bayesian.frank_wolfe_rows import (
     turned,
     with_vector,
 )
+from labelwise.strategies.bayesian.kernels.torch import Start, leg, suits
 
 TINY = 1e-100  # a factor this small is multiplied out
 FAR, AHEAD = 8, 64  # steps guessed at first, and at most

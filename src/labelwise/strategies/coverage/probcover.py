@@ -39,8 +39,8 @@ from labelwise.shards.devices import sent
 from labelwise.signals.rows import Rows, checked_norm, sq_dist
 from labelwise.signals.spec import Features, Needs
 from labelwise.strategies.coverage import kmeans as cluster
-from labelwise.strategies.coverage.ball_index import COUNTS, Balls, balls_of, some_of
 from labelwise.strategies.coverage.greedy_cover import from_list
+from labelwise.strategies.coverage.radius_index import COUNTS, Balls, balls_of, some_of
 from labelwise.strategies.distance.centering import about_the_middle
 
 FEATURES = Features()

@@ -16,7 +16,7 @@ from labelwise.selection.selection import Selection
 from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shards
 from labelwise.signals.spec import Basis, Features, Needs
-from labelwise.strategies.leverage.batch import census
+from labelwise.strategies.leverage.weighted_batch import census
 from labelwise.strategies.leverage.whiten import Whitened, whitened, width_of
 
 LABELS_PER_FUNCTION = 12  # labels for each function of the basis: epsilon about 1

@@ -48,8 +48,8 @@ from labelwise.signals.rows import sq_norm
 from labelwise.signals.spec import Basis, Needs
 from labelwise.strategies.leverage.barrier import GOOD, Barrier, good_output
 from labelwise.strategies.leverage.basis_strategy import OnBasis
-from labelwise.strategies.leverage.batch import Drawn, batch_of
-from labelwise.strategies.leverage.poisson_draws import Rings, Window, expected_draws
+from labelwise.strategies.leverage.weighted_batch import Drawn, batch_of
+from labelwise.strategies.leverage.weighted_sampling import Rings, Window, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
 
 C0 = 3.0  # gamma = sqrt(epsilon) / C0

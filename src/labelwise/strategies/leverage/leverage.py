@@ -25,8 +25,8 @@ from labelwise.selection.strategy import Growth
 from labelwise.shards import Shards
 from labelwise.strategies.leverage.barrier import good_output
 from labelwise.strategies.leverage.basis_strategy import OnBasis
-from labelwise.strategies.leverage.batch import Drawn, batch_of
-from labelwise.strategies.leverage.poisson_draws import Rings, expected_draws
+from labelwise.strategies.leverage.weighted_batch import Drawn, batch_of
+from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
 
 WINDOW = 1 << 14  # rings drawn at once

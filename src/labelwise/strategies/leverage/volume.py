@@ -39,10 +39,10 @@ from labelwise.shards import Shards
 from labelwise.signals.rows import sq_norm
 from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage.basis_strategy import OnBasis
-from labelwise.strategies.leverage.batch import Drawn, batch_of
 from labelwise.strategies.leverage.d_optimal import LIST_NUMBERS, SHORTEST, d_optimal
 from labelwise.strategies.leverage.leverage import TAKEN, by_leverage, with_design
-from labelwise.strategies.leverage.poisson_draws import Rings, expected_draws
+from labelwise.strategies.leverage.weighted_batch import Drawn, batch_of
+from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
 
 WINDOW = 1 << 12

@@ -9,7 +9,9 @@ from labelwise.rng import Key
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding
 from labelwise.strategies import get
+from labelwise.strategies.albl.reference import albl as slow_albl
 from labelwise.strategies.ally import reference as slow
+from labelwise.strategies.bait.reference import bait as slow_bait
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.distance.centering import about_the_middle
 from labelwise.verify.case import Case
@@ -30,12 +32,12 @@ def ally(case: Case) -> None:
         with about_the_middle(pool, Embedding()):
             cluster.kmeans(pool, Embedding(), clusters, Key(turn).fold("clusters"))
         number = pool.map(lambda shard: shard.state["cluster"].numpy())[0]
-        expected = slow.walk(dual, number, ids, k, k // clusters)
+        expected = slow.topk_in_clusters(dual, number, ids, k, k // clusters)
         same_ids(got.ids, expected, "the walk by falling dual")
         place = {int(i): row for row, i in enumerate(ids)}
         close(got.scores, dual[[place[i] for i in expected]], "duals", 0.0)
         plain = case.select(k, arrays, ids, strategy=case.having({"diversity": "none"}))
-        same_ids(plain.ids, slow.walk(dual, np.zeros(n), ids, k, k), "the highest duals")
+        same_ids(plain.ids, slow.topk_in_clusters(dual, np.zeros(n), ids, k, k), "the highest duals")
 
 
 def bait(case: Case) -> None:
@@ -46,14 +48,14 @@ def bait(case: Case) -> None:
         p, h = rng.dirichlet(np.full(classes, 0.4), 14), rng.normal(size=(14, width))
         q, g = rng.dirichlet(np.ones(classes), turn), rng.normal(size=(turn, width))
         lam, consistent = (1.0, 0.01)[turn % 2], turn >= 2
-        taken, left = slow.bait(p, h, 4, (q, g) if turn else None, lam, consistent)
+        taken, left = slow_bait(p, h, 4, (q, g) if turn else None, lam, consistent)
         strategy = case.having({"lambda_": lam, "consistent": consistent})
         behind = {"probs": q, "embedding": g} if turn else None
         got = case.select(4, {"probs": p, "embedding": h}, labelled=behind, strategy=strategy)
         same_ids(got.ids, [row for row in taken if row in left], f"lambda = {lam}, consistent = {consistent}")
     rng = case.rng("bait", "numbers")
     h, g = rng.normal(size=(20, 3)), rng.normal(size=(4, 3))
-    taken, left = slow.bait(None, h, 4, (None, g))
+    taken, left = slow_bait(None, h, 4, (None, g))
     got = case.select(4, {"embedding": h}, labelled={"embedding": g}, strategy=case.having({"regress": True}))
     same_ids(got.ids, [row for row in taken if row in left], "for a model of numbers")
 
@@ -69,7 +71,7 @@ def albl(case: Case) -> None:
         strategy = case.having({"history": tuple(history)})
         behind = _behind(ids, right)
         got = case.select(2, arrays, labelled=behind, seed=number, strategy=strategy)
-        expected = slow.albl(rewards, arms[: len(rewards)])[-1]
+        expected = slow_albl(rewards, arms[: len(rewards)])[-1]
         close(list(got.notes["probabilities"].values()), expected, f"arms in round {number + 1}", 1e-12)
         names = list(got.notes["probabilities"])
         true(got.notes["arm"] in names, f"the arm drawn is one of {names}, found {got.notes['arm']}")

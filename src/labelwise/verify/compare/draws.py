@@ -11,9 +11,9 @@ from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage import reference as slow
-from labelwise.strategies.leverage.batch import Drawn
-from labelwise.strategies.leverage.poisson_draws import Rings, expected_draws
 from labelwise.strategies.leverage.volume import spread
+from labelwise.strategies.leverage.weighted_batch import Drawn
+from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.case import Case
 from labelwise.verify.chi_square import chi_square_p

@@ -1,0 +1,1 @@
+"""Kernels of BAIT: what runs next to the rows."""

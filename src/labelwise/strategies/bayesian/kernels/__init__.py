@@ -1,0 +1,1 @@
+"""Kernels of Frank-Wolfe: what runs next to the rows."""
