@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labelwise.errors import ArgumentError
 from labelwise.rng import Key
+from labelwise.selection.backends import recorded_backends
 from labelwise.selection.memory import Size, block_bytes, bytes_of
 from labelwise.selection.progress import Listener, told
 from labelwise.selection.runtime_warning import say_if_long
@@ -76,9 +77,16 @@ def size_of(
 def select_kept(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, how: How = PLAIN) -> Selection:
     """`strategy.select` with a journal if there is a folder for one, which is gone once the picks are there.
 
-    How large blocks are is known to the shards: whoever placed them has asked.
+    How large blocks are is known to the shards: whoever placed them has asked. `notes["backend"]` names the backends
+    that were chosen.
     """
     say_if_long(strategy, pool, labelled.n, k)
+    with recorded_backends() as names:
+        picks = _select(strategy, pool, labelled, k, key, how)
+    return replace(picks, notes={**picks.notes, "backend": ", ".join(names)}) if names else picks
+
+
+def _select(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, how: How) -> Selection:
     with in_full(), tight(how.limit is not None), told(how.progress):
         if how.folder is None:
             return strategy.select(pool, labelled, k, key)

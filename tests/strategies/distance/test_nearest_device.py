@@ -209,13 +209,3 @@ def test_cuda_makes_the_picks_of_the_cpu(name: str, copies: int):
     expected = lw.select(name, 1500, **here)
     got = lw.select(name, 1500, **{key: value.cuda() for key, value in here.items()})
     assert got.ids.tolist() == expected.ids.tolist()
-
-
-def test_a_compiler_that_fails_costs_time_and_no_picks(monkeypatch):
-    monkeypatch.setattr(triton_available.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(triton_available.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        triton_available.torch, "zeros", lambda *size, device: (_ for _ in ()).throw(RuntimeError("no gcc"))
-    )
-    with pytest.warns(UserWarning, match="cannot compile a kernel here .*the same picks"):
-        assert triton_available.available.__wrapped__() is False
