@@ -79,7 +79,7 @@ def choose(backends: Sequence[B], problem: Any) -> B:
         raise ArgumentError(
             f"{VARIABLE} is {forced!r}, but this selection has the backends {known}; set one, or unset it"
         )
-    refused = []
+    refused: list[str] = []
     for backend in considered:
         reason = backend.supports(problem)
         if reason is None:
