@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import labelwise as lw
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.stats.environment import environment
 
 CASES = ((1000, 32, 5, 20, True), (2000, 64, 10, 50, True), (10_000, 128, 10, 100, False))  # the last: run to the end

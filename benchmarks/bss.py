@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 import labelwise as lw
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.stats.environment import environment
 from labelwise.stats.estimate import pool_mean
 from labelwise.strategies.leverage import barrier as barrier_rules

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.reproduce.times import FILE, measured
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

@@ -242,7 +242,7 @@ def test_a_lock_that_is_never_given_back_is_an_error(tmp_path, monkeypatch):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
     ledger.add(0, [1], [1])
-    monkeypatch.setattr("labelwise.io.files._PATIENCE", 0.02)
+    monkeypatch.setattr("labelwise.io.files.LOCK_TIMEOUT", 0.02)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(StoreError, match="locked by another process"):

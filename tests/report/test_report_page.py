@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.errors import ArgumentError, ExtraError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.report import figures
 from labelwise.report.figures import png, spread_out, svg
 from labelwise.report.page import page_html
@@ -210,7 +210,7 @@ def test_a_page_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     def full(_):
         raise OSError("no space left")
 
-    monkeypatch.setattr("labelwise.io.atomic.os.fsync", full)
+    monkeypatch.setattr("labelwise.io.files.os.fsync", full)
     with pytest.raises(OSError, match="no space left"):
         write_text(path, page_html(records(("random", "badge")), **ARGUMENTS))
     assert path.read_text(encoding="utf-8") == old

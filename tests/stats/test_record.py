@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-import string
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.errors import StoreError
-from labelwise.io.atomic import write_text
 from labelwise.stats.record import Record, append, from_json, read_records, write
 
 
@@ -195,14 +193,3 @@ def test_a_record_that_cannot_be_written_leaves_the_file(tmp_path):
     with pytest.raises(StoreError, match="seed"):
         append(path, make(seed="x"))
     assert read_records(path) == [make()]
-
-
-def test_atomic_text_follows_a_link_and_can_be_shared(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real" / "page.html")
-    write_text(tmp_path / "link", string.ascii_letters)
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real" / "page.html").read_text() == string.ascii_letters
-    plain = tmp_path / "plain"
-    plain.touch()
-    assert (tmp_path / "real" / "page.html").stat().st_mode == plain.stat().st_mode

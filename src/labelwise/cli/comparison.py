@@ -191,7 +191,7 @@ def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console:
 
 
 def _write(records: list[Record], table: Table, out: Path, about: About) -> None:
-    from labelwise.io.atomic import write_pieces, write_text
+    from labelwise.io.files import write_bytes, write_text
     from labelwise.report.figures import png
     from labelwise.report.page import page_html
     from labelwise.report.tables import csv_text, markdown, summarise
@@ -202,7 +202,7 @@ def _write(records: list[Record], table: Table, out: Path, about: About) -> None
     command = "labelwise " + shlex.join(sys.argv[1:])
     page = page_html(records, title=about.title, command=command, protocol=about.protocol, metric=about.metric)
     write_text(out / "report.html", page)
-    write_pieces(out / "curves.png", [png(learning_curves(records, about.metric))])
+    write_bytes(out / "curves.png", png(learning_curves(records, about.metric)))
     for name, one in (("table", table), *((f"table-{other}", summarise(records, other)) for other in about.others)):
         write_text(out / f"{name}.csv", csv_text(one))
         write_text(out / f"{name}.md", markdown(one, True))

@@ -117,14 +117,14 @@ def _resumable(folder: Path | None, shown: Shown) -> Iterator[None]:
 
 
 def _write(out: Path, picks: Selection) -> None:
-    from labelwise.io.atomic import write_pieces
+    from labelwise.io.files import write_bytes
 
     if out.suffix == ".npy":
         import numpy as np
 
         buffer = io.BytesIO()
         np.save(buffer, picks.ids)
-        write_pieces(out, [buffer.getvalue()])
+        write_bytes(out, buffer.getvalue())
     elif out.suffix == ".json":
         content = {
             "ids": picks.ids.tolist(),
@@ -132,9 +132,9 @@ def _write(out: Path, picks: Selection) -> None:
             "scores": picks.scores.tolist(),
             "notes": dict(picks.notes),
         }
-        write_pieces(out, [json.dumps(content, indent=1).encode()])
+        write_bytes(out, json.dumps(content, indent=1).encode())
     else:
-        write_pieces(out, [_csv(picks).encode()])
+        write_bytes(out, _csv(picks).encode())
 
 
 def _csv(picks: Selection) -> str:

@@ -202,7 +202,7 @@ def _write(outcomes: list[Outcome], path: Path, seed: int, device: str) -> None:
     """Every outcome with the environment it was found in."""
     import json
 
-    from labelwise.io.atomic import write_text
+    from labelwise.io.files import write_text
     from labelwise.stats.environment import environment
 
     checks = [one.as_json() for one in outcomes]

@@ -1,12 +1,15 @@
-"""Disk: a lock on an open file, and writes that last."""
+"""Files: atomic writes, locks and appends that are on disk when they return."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from labelwise.errors import StoreError
 
@@ -15,34 +18,141 @@ try:
 except ImportError:  # Windows: no lock, one process at a time is up to the user
     fcntl = None  # type: ignore[assignment]
 
-_PATIENCE = 10.0  # seconds to wait for another process
-_PAUSE = 0.005
+LOCK_TIMEOUT = 10.0  # seconds to wait for another process
+_PAUSE = 0.005  # seconds, at first
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)  # of file systems without such a sync
+
+AnyPath = str | os.PathLike[str]
+
+
+class FileLockedError(StoreError):
+    """Another process has the lock of a file."""
 
 
 @contextlib.contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
-    """A handle of the file, locked against all other processes until it is closed."""
+def atomic_file(path: AnyPath, durable: bool = True) -> Iterator[BinaryIO]:
+    """A new binary file that replaces `path` in one step when the block ends without an error.
+
+    Readers see the old file or the new one, never a part. After an error `path` is as before and no file is left over.
+
+    Args:
+        path: The file to replace; a symbolic link is followed. Its folder must exist.
+        durable: Sync the file and its folder, so that the new content survives a power cut.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_file(f"{folder}/one.bin") as file:
+    ...         _ = file.write(b"content")
+    ...     Path(f"{folder}/one.bin").read_bytes()
+    b'content'
+    """
+    target = Path(os.path.realpath(path))
+    # Not `tempfile`: only the owner could read its files, and reports are there to be shared.
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:  # also on Ctrl-C
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(target.parent)
+
+
+def write_bytes(path: AnyPath, content: bytes | Iterable[bytes]) -> None:
+    """Replace a file by `content`, given whole or in chunks; missing folders are made. See `atomic_file`."""
+    Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        for chunk in (content,) if isinstance(content, bytes) else content:
+            file.write(chunk)
+
+
+def write_text(path: AnyPath, text: str) -> None:
+    """Replace a file by `text` in UTF-8, line ends unchanged; missing folders are made. See `atomic_file`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def create_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a new file, whole; where `path` exists, also made by another process this moment, it stays as it is."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            sync_file(file)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Put what was written to an open file on disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of new files in a folder durable."""
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def open_locked(
+    path: Path,
+    flags: int = os.O_RDWR | os.O_CREAT,
+    timeout: float | None = None,
+    check: Callable[[], object] | None = None,
+) -> Iterator[int]:
+    """A handle of the file, locked against all other processes until the block or this process ends.
+
+    Args:
+        path: The file to open.
+        flags: Of `os.open`.
+        timeout: Seconds to wait for another process; LOCK_TIMEOUT if None.
+        check: Called between two tries; it may raise to stop waiting.
+
+    Raises:
+        FileLockedError: Another process kept the lock for longer than `timeout`.
+    """
     handle = os.open(path, flags, 0o644)
     try:
-        _lock(handle, path)
+        _lock(handle, path, LOCK_TIMEOUT if timeout is None else timeout, check)
         yield handle
     finally:
-        os.close(handle)  # gives the lock back too
+        os.close(handle)  # releases the lock too
 
 
-def _lock(handle: int, path: Path) -> None:
-    until = time.monotonic() + _PATIENCE
+def _lock(handle: int, path: Path, timeout: float, check: Callable[[], object] | None) -> None:
+    until, pause = time.monotonic() + timeout, _PAUSE
     while fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > until:
-                raise StoreError(
-                    f"{path} is locked by another process, for {_PATIENCE:g} seconds now; nothing was read or written. "
+            if check is not None:
+                check()
+            if time.monotonic() >= until:
+                raise FileLockedError(
+                    f"{path} is locked by another process, for {timeout:g} seconds now; nothing was read or written. "
                     "Let one process own it, or try again."
                 ) from None
-            time.sleep(_PAUSE)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
         except OSError:  # a file system without locks, or one that refuses them for reading
             return
 
@@ -53,17 +163,30 @@ def read_all(handle: int) -> bytes:
         return stream.read()
 
 
-def write_all(handle: int, data: bytes, at: int) -> None:
-    """Write `data` from byte `at` on."""
-    while data:
-        written = os.pwrite(handle, data, at)
-        data, at = data[written:], at + written
+def append_at(handle: int, content: bytes, end: int) -> None:
+    """Write and sync `content` at byte `end` of an open file; what stood there goes.
 
-
-def sync_folder(folder: Path) -> None:
-    """Make the name of a new file durable too."""
-    handle = os.open(folder, os.O_RDONLY)
+    After an error the file ends at `end` again, if the disk allows it.
+    """
     try:
+        os.ftruncate(handle, end)
+        position, rest = end, content
+        while rest:
+            written = os.pwrite(handle, rest, position)
+            rest, position = rest[written:], position + written
         os.fsync(handle)
-    finally:
-        os.close(handle)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add text to the end of a log that is read by people: it is not synced, and any text can be written."""
+    with open(path, "a", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+
+
+def append_log(path: Path, text: str) -> None:
+    """Add a line with the time of day to the end of a log. See `append_text`."""
+    append_text(path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")

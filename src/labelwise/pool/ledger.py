@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import LabelError, LabelwiseError, RowError, StoreError
-from labelwise.io.files import opened, read_all, sync_folder, write_all
+from labelwise.io.files import append_at, open_locked, read_all, sync_folder
 
 _FIELDS = {"round", "ids", "labels", "weights", "strategy", "notes"}
 
@@ -158,7 +157,7 @@ class Ledger:
 
     def _load(self, path: Path) -> None:
         try:
-            with opened(path, os.O_RDONLY) as handle:
+            with open_locked(path, os.O_RDONLY) as handle:
                 data = read_all(handle)
         except OSError as error:
             raise StoreError(f"{path}: a ledger that can be read was expected ({error}); see to its rights.") from error
@@ -196,7 +195,7 @@ class Ledger:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A file that held entries and is gone is not made anew: its answers would be lost without a word.
-            with opened(path, os.O_RDWR | (0 if self._end else os.O_CREAT)) as handle:
+            with open_locked(path, os.O_RDWR | (0 if self._end else os.O_CREAT)) as handle:
                 self._check_unchanged(path, handle)
                 self._put(path, handle, line)
         except OSError as error:
@@ -216,15 +215,11 @@ class Ledger:
     def _put(self, path: Path, handle: int, line: bytes) -> None:
         """Write and sync the line, or leave the file with its whole entries alone."""
         try:
-            os.ftruncate(handle, self._end)
+            append_at(handle, line, self._end)
             self._torn = b""
-            write_all(handle, line, self._end)
-            os.fsync(handle)
             if self._end == 0:
                 sync_folder(path.parent)
         except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(handle, self._end)
             self._torn = os.pread(handle, len(line), self._end)
             raise
 

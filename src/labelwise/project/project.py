@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError, StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.pool import Pool
 from labelwise.project.data import features
 from labelwise.project.data.drift import changes, marks

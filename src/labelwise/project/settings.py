@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.selection.memory import bytes_of
 
 VERSION = 1

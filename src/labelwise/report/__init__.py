@@ -3,7 +3,7 @@
 The figure and the page need matplotlib (extra "bench"), which is imported when one is drawn.
 """
 
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.report.figures import png, svg
 from labelwise.report.page import page_html
 from labelwise.report.tables import Row, Stat, Table, cells, csv_text, header, markdown, summarise

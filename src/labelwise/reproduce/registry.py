@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.io.atomic import write_pieces, write_text
+from labelwise.io.files import write_bytes, write_text
 from labelwise.reproduce.tables import WHOLE
 from labelwise.stats.environment import environment
 from labelwise.stats.record import Record, read_records
@@ -146,11 +146,11 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         indent=1,
         allow_nan=False,
     )
-    write_pieces(folder / f"{stem}.png", [result.picture])
+    write_bytes(folder / f"{stem}.png", result.picture)
     write_text(folder / f"{stem}.json", text + "\n")
     if result.records:
         lines = "".join(record.to_json() + "\n" for record in result.records)
-        write_pieces(folder / f"{stem}.jsonl.gz", [gzip.compress(lines.encode(), mtime=0)])
+        write_bytes(folder / f"{stem}.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
     write_text(folder / f"{stem}.md", _page(stem, about, result))
     write_text(folder / "README.md", _together(folder))
     return result

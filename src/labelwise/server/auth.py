@@ -8,7 +8,6 @@ knows every browser that was open.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.files import create_file
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHORTEST_TOKEN = 16
@@ -144,15 +144,7 @@ def _is_address(name: str) -> bool:
 def _secret(path: Path) -> bytes:
     """The secret in `path`; made at the first start, for its owner alone."""
     if not path.exists():
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
-            file.flush()
-            os.fsync(file.fileno())
-        # Whole or not at all; of two servers started at once the first one's is used by both.
-        with contextlib.suppress(FileExistsError):
-            os.link(beside, path)
-        beside.unlink()
+        create_file(path, secrets.token_bytes(32), 0o600)
     secret = path.read_bytes()
     if len(secret) < 32:
         raise StoreError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from labelwise.io.files import append_log
 from labelwise.server import phrases
 from labelwise.server.auth import Guard, Session
 
@@ -66,9 +66,7 @@ class Desk:
 
 def write_log(folder: Path, text: str) -> None:
     """A line with the time at the end of the log of the project in `folder`."""
-    line = " ".join(text.split())
-    with open(folder / "log.txt", "a", encoding="utf-8", errors="replace") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} page: {line}\n")
+    append_log(folder / "log.txt", f"page: {' '.join(text.split())}")
 
 
 def session_of(request: Request) -> Session:

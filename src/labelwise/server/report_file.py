@@ -7,7 +7,7 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.pool.sources.table import number
 from labelwise.project.exchange.entries import ballots, classes_of
 from labelwise.project.project import Project

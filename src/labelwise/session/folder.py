@@ -8,7 +8,6 @@ notes that go into the ledger with its answers; a folder of an earlier Labelwise
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ import torch
 
 from labelwise import strategies
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.io.atomic import write_pieces
-from labelwise.io.files import sync_folder
+from labelwise.io.files import atomic_file, write_bytes, write_text
 from labelwise.pool import Ledger
 from labelwise.recipes import Recipe
 from labelwise.session.pending import Asked
@@ -41,8 +39,7 @@ def create(folder: Path, settings: dict[str, Any]) -> Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         # The ledger is there from the start, so that one that is missing later is known to be lost.
         (folder / ANSWERS).touch()
-        write_pieces(folder / "session.json", [text.encode()])
-        sync_folder(folder)
+        write_text(folder / "session.json", text)
     except OSError as error:
         raise StoreError(
             f"{folder}: a session cannot be kept there ({error}); a folder that can be written to was expected, or a "
@@ -134,7 +131,7 @@ def _check_fields(path: Path, inside: str, found: Any, fields: tuple[str, ...]) 
 def save_asked(folder: Path, asked: Asked) -> None:
     """Keep the batch that was asked for; it is on disk when this returns."""
     try:
-        write_pieces(folder / ASKED, [json.dumps(asked.to_json(), allow_nan=False).encode()])
+        write_bytes(folder / ASKED, json.dumps(asked.to_json(), allow_nan=False).encode())
     except OSError as error:
         raise StoreError(f"{folder / ASKED} cannot be written ({error}); see to the rights of the folder") from error
 
@@ -160,9 +157,8 @@ def save_fit(folder: Path, fit: tuple[int, Fit]) -> None:
     if model.state is None:
         return
     path = folder / "model.pt"
-    fresh = path.with_suffix(".new")
-    torch.save({"answers": answers, "ids": model.ids, "state": dict(model.state)}, fresh)
-    os.replace(fresh, path)
+    with atomic_file(path) as file:
+        torch.save({"answers": answers, "ids": model.ids, "state": dict(model.state)}, file)
 
 
 def load_fit(folder: Path, learner: Learner) -> tuple[int, Fit] | None:

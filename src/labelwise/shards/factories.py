@@ -6,7 +6,6 @@ import functools
 import io
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ModelError
+from labelwise.io.files import sync_file, write_text
 from labelwise.pool import Pool
 from labelwise.pool.sources.mapped import Mapped
 from labelwise.shards.devices import CPU, from_raw, raw
@@ -238,10 +238,8 @@ def _finish(folder: Path, token: str, home: Home) -> None:
     """Note, once every column is on the disk, that the part is made."""
     for file in folder.glob("*.npy"):
         with open(file, "rb") as column:
-            os.fsync(column.fileno())
-    fresh = folder / f"{MADE}.new"
-    fresh.write_text(json.dumps({"token": token, "block": home.block, "said": home.said}))
-    os.replace(fresh, folder / MADE)
+            sync_file(column)
+    write_text(folder / MADE, json.dumps({"token": token, "block": home.block, "said": home.said}))
 
 
 def _models(reader: Any) -> Iterator[Any]:

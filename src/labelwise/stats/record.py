@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.errors import StoreError
-from labelwise.io.atomic import write_pieces
+from labelwise.io.files import append_at, write_bytes
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -75,7 +75,7 @@ def from_json(line: str) -> Record:
 
 def write(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
     """Write the records, one line each, in the place of what `path` held. All or nothing."""
-    write_pieces(path, (_line(record) for record in records))
+    write_bytes(path, (_line(record) for record in records))
 
 
 def append(path: str | os.PathLike[str], record: Record) -> None:
@@ -86,18 +86,16 @@ def append(path: str | os.PathLike[str], record: Record) -> None:
     line = _line(record)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b") as file:
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         start = _start_of_last_line(file, end)
         if start < end:  # the last line has no line end
             file.seek(start)
             if _torn(file.read()):
-                file.truncate(start)
+                end = start
             else:
                 line = b"\n" + line
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+        append_at(file.fileno(), line, end)
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:

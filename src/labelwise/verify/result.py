@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from labelwise.errors import LabelwiseError
+from labelwise.io.files import atomic_file
 
 Status = Literal["passed", "failed", "not applicable"]
 SIGNS: dict[Status, str] = {"passed": "ok", "failed": "FAILED", "not applicable": "-"}
@@ -89,6 +90,6 @@ def save_case(outcome: Outcome, folder: Path) -> Path:
     path = folder / f"{stem}.npz"
     about = json.dumps({**outcome.as_json(), "saved": str(path)})
     arrays = {re.sub(r"\W+", "_", name): np.asarray(array) for name, array in outcome.arrays.items()}
-    with path.open("wb") as file:
+    with atomic_file(path) as file:
         np.savez_compressed(file, **{**arrays, "about": np.array(about)})  # type: ignore[arg-type]
     return path

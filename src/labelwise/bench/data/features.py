@@ -27,7 +27,7 @@ from labelwise.bench.data.corruptions import hardened
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.suite.suite import DataSpec
 from labelwise.errors import ArgumentError, ExtraError, extra
-from labelwise.io.atomic import write_pieces
+from labelwise.io.files import write_bytes
 from labelwise.pool import Pool
 from labelwise.rng import Key
 
@@ -124,7 +124,7 @@ def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:
         if path is not None:
             stream = io.BytesIO()
             np.savez(stream, pool=vectors["pool"], test=vectors["test"])
-            write_pieces(path, [stream.getvalue()])
+            write_bytes(path, stream.getvalue())
     pools = {name: _replaced(part, torch.from_numpy(vectors[name])) for name, part in parts.items()}
     return replace(data, pool=pools["pool"], test=pools["test"])
 

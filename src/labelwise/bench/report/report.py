@@ -32,7 +32,7 @@ from labelwise.bench.report.load_runs import (
 from labelwise.bench.report.sentences import summary
 from labelwise.bench.report.tables import standings_csv
 from labelwise.errors import ArgumentError
-from labelwise.io.atomic import write_pieces, write_text
+from labelwise.io.files import write_bytes, write_text
 from labelwise.io.text import many
 from labelwise.report import rank_diagram
 from labelwise.report.figures import CROWDED, png
@@ -125,9 +125,9 @@ def report(
     for group in found.overall:
         if group.ranks is not None:
             title = f"Average rank by {group.metric} over {many(group.ranks.experiments, 'experiment')} (1 is best)"
-            write_pieces(out / f"ranks-{group.metric}.png", [rank_diagram.png(group.ranks, title)])
+            write_bytes(out / f"ranks-{group.metric}.png", rank_diagram.png(group.ranks, title))
     write_text(out / "standings.csv", standings_csv(found.experiments))
-    write_pieces(out / RECORDS, [_packed(records)])
+    write_bytes(out / RECORDS, _packed(records))
     again = "\n".join([*_kept_configs(sources, out), command or "labelwise bench report RUN"])
     write_text(out / "report.md", render.markdown_page(found, again))
     write_text(out / "report.html", render.html_page(found, again, out))
@@ -187,9 +187,9 @@ def _ordered(curves: Mapping[str, Curves]) -> list[str]:
 
 
 def _write_experiment(folder: Path, one: Experiment, command: str) -> None:
-    write_pieces(folder / "curves.png", [png(one.curves)])
+    write_bytes(folder / "curves.png", png(one.curves))
     if len(one.curves) > CROWDED:
-        write_pieces(folder / "bands.png", [panels_png(one.curves)])
+        write_bytes(folder / "bands.png", panels_png(one.curves))
     write_text(
         folder / "table.md", f"# {one.name}\n\n{one.nothing and one.nothing + chr(10) * 2}{markdown(one.table, True)}"
     )

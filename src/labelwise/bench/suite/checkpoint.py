@@ -10,9 +10,7 @@ model that is not there.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,15 +23,9 @@ from torch import Tensor
 
 from labelwise.bench.suite.curve import Curve
 from labelwise.errors import StoreError
-from labelwise.io.atomic import write_pieces
-from labelwise.io.files import opened, sync_folder
+from labelwise.io.files import FileLockedError, atomic_file, open_locked, sync_folder
 from labelwise.session.session import Session
 from labelwise.stats.record import Record, append, read_records
-
-try:
-    import fcntl
-except ImportError:  # Windows: no lock, one runner at a time is up to the user
-    fcntl = None  # type: ignore[assignment]
 
 MODELS = "models"
 AGAIN = "its rounds run again when the same command goes on, and all other runs are kept"
@@ -46,7 +38,7 @@ def kept_rounds(path: Path, curve: Callable[[], Curve], rounds: int, name: str) 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A worker whose runner was killed may still be at its last round: it is waited for.
-    with opened(path, os.O_RDWR | os.O_CREAT):
+    with open_locked(path):
         sync_folder(path.parent)
         done = records_of_run(path, name)
         if len(done) > rounds:
@@ -93,18 +85,16 @@ def locked(folder: Path) -> Iterator[None]:
     """The folder, for one runner alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = open(folder / ".lock", "a")  # noqa: SIM115
+        stack = contextlib.ExitStack()
+        stack.enter_context(open_locked(folder / ".lock", timeout=0.0))
+    except FileLockedError:
+        raise StoreError(
+            f"{folder} is in use by another runner; nothing was changed. Wait for it, stop it, or name another folder "
+            "with --out"
+        ) from None
     except OSError as error:
-        raise StoreError(f"{folder}: a run cannot be kept there ({error}); name another folder with --out") from error
-    with stream:
-        try:
-            if fcntl is not None:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                f"{folder} is in use by another runner; nothing was changed. Wait for it, stop it, or name another "
-                "folder with --out"
-            ) from None
+        raise StoreError(f"{folder}: a run cannot be saved there ({error}); name another folder with --out") from error
+    with stack:
         yield
 
 
@@ -167,9 +157,9 @@ def _model(path: Path, number: int) -> Path:
 
 def _save(session: Session, path: Path) -> None:
     fit = session.fit() if session._fit is None else session._fit[1]
-    stream = io.BytesIO()
-    torch.save({"ids": fit.ids, "state": dict(fit.state or {})}, stream)
-    write_pieces(path, [stream.getvalue()])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        torch.save({"ids": fit.ids, "state": dict(fit.state or {})}, file)
 
 
 def _load(session: Session, records: Path, last: Record) -> None:

@@ -15,7 +15,7 @@ from labelwise.bench.data.load import Data
 from labelwise.bench.suite.checkpoint import begun, kept_rounds, locked, records_of_run
 from labelwise.bench.suite.curve import Curve
 from labelwise.errors import ArgumentError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.loop import rounds
 from labelwise.recipes import get
 from labelwise.session.session import Session

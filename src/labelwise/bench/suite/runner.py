@@ -24,7 +24,7 @@ from labelwise.bench.suite.memory_check import check_cells
 from labelwise.bench.suite.suite import Cell, LeftOut, Suite
 from labelwise.bench.suite.workers import Event, Here, Workers
 from labelwise.errors import StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import append_text, write_text
 from labelwise.stats.environment import environment
 from labelwise.stats.record import Record
 
@@ -157,5 +157,4 @@ def _rounds(run: Path, cell: Cell) -> int:
 
 
 def _note_failure(run: Path, event: Event) -> None:
-    with open(run / "failures.txt", "a", encoding="utf-8") as stream:
-        stream.write(f"{event.cell.name}\n{event.text.rstrip()}\n\n")
+    append_text(run / "failures.txt", f"{event.cell.name}\n{event.text.rstrip()}\n\n")

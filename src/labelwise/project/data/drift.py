@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import SourceError, StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.project.data.features import About
 from labelwise.project.data.source import Data, Images, fingerprint
 from labelwise.project.settings import Settings

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SourceError, StoreError
-from labelwise.io.atomic import write_pieces, write_text
+from labelwise.io.files import write_bytes, write_text
 from labelwise.pool import Pool
 from labelwise.pool.source import content
 from labelwise.project.data.encoders import Encoder
@@ -202,4 +202,4 @@ def _write(folder: Path, about: About) -> None:
 def _save(path: Path, array: np.ndarray) -> None:
     buffer = io.BytesIO()
     np.save(buffer, array)
-    write_pieces(path, [buffer.getvalue()])
+    write_bytes(path, buffer.getvalue())

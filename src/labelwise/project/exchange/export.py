@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.io.atomic import write_pieces
+from labelwise.io.files import write_bytes
 from labelwise.project.exchange.coco import coco
 from labelwise.project.exchange.entries import INCLUDE, Entries, Include, entries
 from labelwise.project.exchange.folders import write_folders
@@ -70,7 +70,7 @@ def export(
     if chosen == "folders":
         faults = write_folders(project, found, target, force, link)
     else:
-        write_pieces(target, [_content(project, found, chosen, image_url)])
+        write_bytes(target, _content(project, found, chosen, image_url))
     return Exported(target, chosen, len(found.rows) - len(faults), found.left_test, found.left_unsure, tuple(faults))
 
 

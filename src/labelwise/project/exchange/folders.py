@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError, StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.project.data.source import Images, open_data
 from labelwise.project.exchange.csv_cells import guarded, restored
 from labelwise.project.exchange.entries import Entries, Entry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.errors import LabelError, StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.project.exchange.entries import classes_of
 from labelwise.project.exchange.studio_client import Client
 from labelwise.project.exchange.studio_json import Control, config

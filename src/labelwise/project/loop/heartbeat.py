@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+
+from labelwise.io.files import atomic_file
 
 FILE = "worker.json"
 SILENT = 20.0  # seconds without a sign after which a worker counts as dead
@@ -32,9 +33,8 @@ class Working:
 
     def write(self, folder: Path) -> None:
         """Put this into `worker.json`; no sync, since a sign of life is worth nothing after a power cut."""
-        beside = folder / f".{FILE}.{os.getpid()}.tmp"
-        beside.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(beside, folder / FILE)
+        with atomic_file(folder / FILE, durable=False) as file:
+            file.write(json.dumps(asdict(self)).encode())
 
 
 def read_working(folder: Path) -> Working:

@@ -16,7 +16,7 @@ from torch import nn
 
 from labelwise import strategies
 from labelwise.errors import StoreError
-from labelwise.io.atomic import write_pieces, write_text
+from labelwise.io.files import write_bytes, write_text
 from labelwise.project.loop import suspects
 from labelwise.project.loop.explain import TEST, reasons
 from labelwise.project.loop.holdout import interleaved, slice_size
@@ -131,7 +131,7 @@ def write_model(home: Path, model: Model) -> None:
         classes=np.array(json.dumps(list(model.classes))),
         labels=np.array(model.labels),
     )
-    write_pieces(home / "model.npz", [buffer.getvalue()])
+    write_bytes(home / "model.npz", buffer.getvalue())
 
 
 def read_model(home: Path) -> Model | None:

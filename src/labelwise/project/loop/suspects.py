@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import StoreError
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.project.loop.model import logistic, ridge
 from labelwise.rng import Key
 from labelwise.train.torch.inputs import folds

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from types import FrameType
 from typing import NoReturn
 
 from labelwise.errors import LabelwiseError, StoreError
+from labelwise.io.files import FileLockedError, append_log, open_locked
 from labelwise.project.loop.heartbeat import State, Working
 from labelwise.project.loop.rounds import finish_round, make_round, notes_of
 from labelwise.project.loop.snapshot import last_seq
@@ -151,7 +153,8 @@ def _guarded(project: Project, signs: Signs) -> bool:
     try:
         return step(project, signs)
     except (LabelwiseError, OSError, ArithmeticError, RuntimeError) as error:
-        log(project.folder, f"worker: {traceback.format_exc()}")
+        with contextlib.suppress(OSError):  # a full disk must not end the worker, which tries again
+            append_log(project.folder / "log.txt", f"worker: {traceback.format_exc()}")
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         rounds = project.store.rounds()
         signs.say("failed", first, rounds[-1].number if rounds else 0)
@@ -159,13 +162,6 @@ def _guarded(project: Project, signs: Signs) -> bool:
         while time.monotonic() < until and last_seq(project.store) == seen:
             time.sleep(PAUSE)
         return True
-
-
-def log(folder: Path, text: str) -> None:
-    """A line into the project's log."""
-    # A full disk must not end the worker, which tries again.
-    with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
 
 
 @contextlib.contextmanager
@@ -177,30 +173,18 @@ def only_one(folder: Path, parent: int | None = None) -> Iterator[None]:
     """
     if not folder.is_dir():
         raise StoreError(f"{folder} holds no project")
-    handle = os.open(folder / "worker.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock(handle, folder, parent)
-        yield
-    finally:
-        os.close(handle)
 
+    def stop_without_parent() -> None:
+        if parent is not None and os.getppid() != parent:
+            raise SystemExit(0)
 
-def _lock(handle: int, folder: Path, parent: int | None) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows: one worker at a time is up to the user; the store refuses a round made twice
-        return
-    until = time.monotonic() + PATIENCE
-    while True:
+    timeout = PATIENCE if parent is None else math.inf
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if parent is not None and os.getppid() != parent:
-                raise SystemExit(0) from None
-            if parent is None and time.monotonic() > until:
-                raise StoreError(f"{folder}: another worker is at work on this project; it is enough") from None
-            time.sleep(0.2)
+            stack.enter_context(open_locked(folder / "worker.lock", timeout=timeout, check=stop_without_parent))
+        except FileLockedError:
+            raise StoreError(f"{folder}: another worker is already running for this project; nothing to do") from None
+        yield
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.io.atomic import write_text
+from labelwise.io.files import write_text
 from labelwise.project.meter import mean_curve
 from labelwise.project.meter.reading import FILE, Meter, Metric, Span
 from labelwise.project.meter.rows import History

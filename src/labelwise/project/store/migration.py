@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from sqlalchemy import Connection, insert, inspect, select, update
 
 from labelwise.errors import StoreError
+from labelwise.io.files import sync_folder
 from labelwise.project.store import schema
 from labelwise.project.store.database import Database
 from labelwise.project.store.schema import about
@@ -28,7 +27,7 @@ def create(database: Database, people: int) -> None:
         rows = {"version": schema.VERSION, "people": people}
         connection.execute(insert(about), [{"name": name, "value": str(value)} for name, value in rows.items()])
     if database.path is not None:
-        _sync(database.path.parent)
+        sync_folder(database.path.parent)
 
 
 def migrate(database: Database) -> int:
@@ -71,12 +70,3 @@ def _version(database: Database, connection: Connection) -> int:
 
 def _about(connection: Connection) -> dict[str, str]:
     return {one.name: one.value for one in connection.execute(select(about))}
-
-
-def _sync(folder: Path) -> None:
-    """Make the name of the new file durable too. (The pool has the same; importing it would import torch.)"""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

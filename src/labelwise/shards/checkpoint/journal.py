@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from labelwise.errors import StoreError
-from labelwise.io.files import opened, sync_folder
+from labelwise.io.files import open_locked, write_text
 from labelwise.shards.checkpoint.fingerprint import fingerprint
 from labelwise.shards.checkpoint.log import Answers
 from labelwise.shards.checkpoint.state import restore, save
@@ -43,7 +43,8 @@ VERSION = 3
 EVERY = 20.0  # seconds between two kept states
 SHARE = 0.05  # of the time, at most, goes into keeping them
 LOCK, ABOUT, PROGRESS, ANSWERS = "lock", "about.json", "progress.json", "answers.bin"
-OURS = re.compile(r"about\.(json|tmp)|progress\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt(\.[0-9a-f]+)?")
+# With the temporary files of a killed process.
+OURS = re.compile(r"\.?((about|progress)\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt)(\.[0-9a-f]+)?(\.tmp)?")
 NOTED, STATES = ("answers", "bytes", "checksum", "generation"), "states"
 MARK, MADE = b"labelwise journal", b", folder made"  # in the lock; a folder that the journal made it removes as well
 
@@ -187,7 +188,8 @@ class FolderJournal:
         """Remove the states but the last one, and the one gone on from: a part that is lost may be made from it."""
         wanted = (f"state-{self._generation}-", f"state-{self._from}-")
         for path in _ours(self._folder):
-            if path.name.startswith("state-") and not path.name.startswith(wanted):
+            name = path.name.removeprefix(".")  # of a temporary file
+            if name.startswith("state-") and not name.startswith(wanted):
                 path.unlink(missing_ok=True)
 
 
@@ -198,7 +200,7 @@ def _alone(folder: Path, made: bool) -> Iterator[bool]:
         with ExitStack() as held:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                handle = held.enter_context(opened(folder / LOCK, os.O_RDWR | os.O_CREAT))
+                handle = held.enter_context(open_locked(folder / LOCK))
                 made = _marked(handle, made)
             except FileNotFoundError:  # another selection ended just now, and took its folder away
                 continue
@@ -280,10 +282,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    beside = path.with_suffix(".tmp")
-    with open(beside, "w") as file:
-        json.dump(values, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    sync_folder(path.parent)
+    write_text(path, json.dumps(values))

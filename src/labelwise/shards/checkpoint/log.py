@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from labelwise.errors import StoreError
+from labelwise.io.files import sync_file
 from labelwise.shards.devices import from_raw, raw
 
 PIECE = 1 << 20  # bytes read at once where all of the file is looked at
@@ -51,8 +52,7 @@ class Answers:
 
     def sync(self) -> tuple[int, int]:
         """All of it on the disk; how many bytes that are, and their checksum."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_file(self._file)
         return self._end, self._sum
 
     def close(self) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import torch
 
 from labelwise.errors import StoreError
+from labelwise.io.files import atomic_file
 from labelwise.shards.checkpoint.log import sum_of
 from labelwise.shards.shards import Shard
 
@@ -23,28 +21,17 @@ def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
     It is written beside and then takes its name, so that whatever stops it a file of that name is whole.
     """
     path = _path(folder, generation, shard)
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # a worker that was given up may still be writing
     try:
-        found = _written(beside, shard)
-        os.replace(beside, path)
+        # The temporary file has a name of its own: a worker that was given up may still be writing.
+        with atomic_file(path) as file:
+            checked = _Checked(file)
+            try:
+                torch.save(shard.kept(), cast(IO[bytes], checked))  # of a file torch asks for `write` alone
+            except RuntimeError as error:  # torch has an error of its own where a file takes no more
+                raise checked.error or OSError(str(error)) from error
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error})") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-    return _name(shard), found
-
-
-def _written(path: Path, shard: Shard) -> int:
-    with open(path, "wb") as file:
-        summed = _Summed(file)
-        try:
-            torch.save(shard.kept(), cast(IO[bytes], summed))  # of a file torch asks for `write` alone
-            file.flush()
-            os.fsync(file.fileno())
-        except RuntimeError as error:  # torch has an error of its own where a file takes no more
-            raise summed.error or OSError(str(error)) from error
-    return summed.sum
+    return _name(shard), checked.sum
 
 
 def restore(folder: Path, generation: int, sums: Mapping[str, Any], shard: Shard) -> None:
@@ -72,7 +59,7 @@ def _name(shard: Shard) -> str:
     return str(int(shard.ids[0]))
 
 
-class _Summed:
+class _Checked:
     """A file that is written to, the checksum of what was, and what went wrong."""
 
     def __init__(self, file: BinaryIO):
