@@ -18,9 +18,8 @@ SOURCES = Path(labelwise.__file__).parent
 def test_content_is_replaced_in_one_step(tmp_path):
     path = tmp_path / "new" / "one.bin"
     files.write_bytes(path, [b"first ", b"content"])
-    with pytest.raises(ValueError, match="half way"), files.atomic_file(path) as file:
-        file.write(b"second")
-        raise ValueError("half way")
+    with pytest.raises(TypeError), files.atomic_file(path) as file:
+        file.writelines([b"second", "no bytes"])
     assert path.read_bytes() == b"first content"
     assert [one.name for one in path.parent.iterdir()] == ["one.bin"]
     files.write_text(path, "é\r\n")
