@@ -40,11 +40,3 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_every_strategy_is_in_the_readme_table() -> None:
-    import labelwise as lw
-
-    text = (ROOT / "README.md").read_text()
-    for name in lw.strategies.names():
-        assert f"| `{name}`" in text

@@ -10,17 +10,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from labelwise import strategies
+from labelwise import strategies, train
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.selection import Strategy
 from labelwise.signals.spec import LabelProbs, stored
 from labelwise.train.fit import Learner
 from labelwise.train.objectives.objective import Mean, Objective, Weighted
-from labelwise.train.objectives.primal_dual import PrimalDual
 from labelwise.train.training_data import calibrating, going_on, with_objective
-
-OBJECTIVES: dict[str, Objective] = {"ally": PrimalDual()}  # what a strategy's training minimises, where it says
-GOES_ON = ("dynamical",)  # strategies whose model is never drawn anew: dynamicAL, algorithm 1
 
 
 @dataclass(frozen=True)
@@ -94,13 +90,11 @@ def get(recipe: str | Strategy | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, Strategy):
-        name = strategies.name_of(recipe)
-        return _recipe(name, name, recipe, recipe if recipe.cold else strategies.Random())
+        return _recipe(strategies.name_of(recipe), recipe)
     first, plus, then = str(recipe).partition("+")
     if plus:
-        return _recipe(recipe, then, strategies.get(then), strategies.get(first))
-    strategy = strategies.get(recipe)
-    return _recipe(recipe, recipe, strategy, strategy if strategy.cold else strategies.Random())
+        return _recipe(recipe, strategies.get(then), strategies.get(first))
+    return _recipe(recipe, strategies.get(recipe))
 
 
 def weighing(learner: Learner, weights: bool) -> Learner:
@@ -114,9 +108,14 @@ def weighing(learner: Learner, weights: bool) -> Learner:
     return found
 
 
-def _recipe(name: str, then: str, strategy: Strategy, start: Strategy) -> Recipe:
-    """A recipe with what published work pairs the strategy called `then` with."""
-    return Recipe(name, strategy, start, OBJECTIVES.get(then), False if then in GOES_ON else None)
+def _recipe(name: str, strategy: Strategy, start: Strategy | None = None) -> Recipe:
+    """A recipe with what published work pairs `strategy` with; it makes the first batch too, where it can."""
+    if start is None:
+        start = strategy if strategy.cold else strategies.Random()
+    objective = strategy.objective
+    if isinstance(objective, str):
+        objective = getattr(train, objective)()
+    return Recipe(name, strategy, start, objective, strategy.restart)
 
 
 def _settings(part: Strategy | Objective) -> dict[str, Any]:

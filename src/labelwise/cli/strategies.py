@@ -1,6 +1,15 @@
-"""`labelwise strategies`: what there is to choose from, what each needs, costs and cites."""
+"""`labelwise strategies`: what there is to choose from; the facts of each strategy as text, for the docs too."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labelwise.selection import Strategy
+    from labelwise.signals.spec import Signal
+
+LEGEND = "N rows, D embedding, C classes, k picks, L labelled rows, K draws, P features"
 
 
 def strategies() -> None:
@@ -9,33 +18,47 @@ def strategies() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from labelwise.strategies import ALL
-
+    columns = ("name", "needs", "cost", "weights", "first batch", "paper")
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for title in ("name", "needs", "cost", "weights", "first batch", "paper"):
+    for title in columns:
         table.add_column(title, overflow="fold")
-    for name, kind in ALL.items():
-        needs = _arrays(kind.needs.pool) + [f"labelled {one}" for one in _arrays(kind.needs.labelled)]
-        table.add_row(
-            f"[bold]{name}[/]",
-            ", ".join(needs) or "nothing",
-            kind.cost,
-            "yes" if kind.weighted else "no",
-            "yes" if kind.cold else "no",
-            kind.paper,
-        )
+    for facts in facts_of_all():
+        table.add_row(f"[bold]{facts['name']}[/]", *(facts[title] for title in columns[1:]))
     console = Console()
     console.print(table)
     console.print(
-        "N rows, D embedding, C classes, k picks, L labelled rows, K draws, P features.\n"
+        f"{LEGEND}.\n"
         "[i]needs[/]: arguments of lw.select (labelled ones as labelled={...}) and options of labelwise select.\n"
         "[i]first batch[/]: can choose before any row is labelled. A strategy's docstring has its formula: "
         "python -c 'import labelwise.strategies.distance.badge as m; print(m.__doc__)'"
     )
 
 
-def _arrays(signals: tuple[object, ...]) -> list[str]:
-    from labelwise.signals.spec import Signal, stored
+def facts_of_all() -> list[dict[str, str]]:
+    """The facts of every strategy as text, by the title of a column."""
+    from labelwise.strategies import get, names
 
-    asked = tuple(signal for signal in signals if isinstance(signal, Signal))
-    return list(dict.fromkeys(signal.array for signal in stored(asked)))
+    return [_facts(name, get(name)) for name in names()]
+
+
+def _facts(name: str, strategy: Strategy) -> dict[str, str]:
+    needs = [*_arrays(strategy.needs.pool), *(f"labelled {array}" for array in _arrays(strategy.needs.labelled))]
+    objective, restart = strategy.objective, strategy.restart
+    return {
+        "name": name,
+        "picks": strategy.picks,
+        "needs": ", ".join(needs) or "nothing",
+        "cost": strategy.cost,
+        "weights": "yes" if strategy.weighted else "no",
+        "first batch": "yes" if strategy.cold else "no",
+        "paper": strategy.paper,
+        "reason": strategy.reason,
+        "objective": "" if objective is None else objective if isinstance(objective, str) else type(objective).__name__,
+        "training": {None: "", True: "from fresh weights", False: "on from the last round's weights"}[restart],
+    }
+
+
+def _arrays(signals: Iterable[Signal]) -> list[str]:
+    from labelwise.signals.spec import stored
+
+    return list(dict.fromkeys(signal.array for signal in stored(tuple(signals))))

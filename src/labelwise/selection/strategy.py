@@ -41,16 +41,40 @@ class Growth(NamedTuple):
 class Strategy(ABC):
     """Chooses k rows of the pool.
 
-    Class attributes are facts about the method, printed by `labelwise strategies`.
+    Class attributes are the facts about a method. They are written nowhere else: the README's table, `labelwise
+    strategies`, recipes and the labelling page read them here.
+
+    Attributes:
+        name: how users call it; `labelwise.registry.register` makes it known.
+        variants: parameters by name, for a class that has several names; then `name` is set on creation.
+        picks: which rows it picks, in half a sentence.
+        reason: why an item was picked, as one sentence for people who label.
+        needs: the signals of pool rows and labelled rows that it reads.
+        cost: arithmetic for N rows, D embedding, C classes, k picks, L labelled rows, K draws, P features.
+        growth: what `cost` comes to along each axis; benchmarks/scaling.py measures it.
+        paper: authors, venue and year.
+        weighted: whether Selection.weights are more than ones.
+        cold: whether it can choose before any row is labelled.
+        known_law: whether picks are draws by a known distribution that their weights undo.
+        objective: what its recipe trains by: the name of a class of `labelwise.train`, or an Objective; None is the
+            learner's own.
+        restart: whether its recipe trains each round from fresh weights; False goes on from the last round's weights,
+            None leaves it to the learner.
     """
 
+    name: ClassVar[str] = ""
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    picks: ClassVar[str] = ""
+    reason: ClassVar[str] = ""
     needs: ClassVar[Needs] = Needs()
-    cost: ClassVar[str] = ""  # arithmetic for N rows, D embedding, C classes, k picks
-    growth: ClassVar[Growth | None] = None  # what `cost` comes to along each axis; benchmarks/scaling.py measures it
+    cost: ClassVar[str] = ""
+    growth: ClassVar[Growth | None] = None
     paper: ClassVar[str] = ""
-    weighted: ClassVar[bool] = False  # whether Selection.weights are more than ones
-    cold: ClassVar[bool] = False  # whether it can choose before any row is labelled
-    known_law: ClassVar[bool] = False  # whether picks are draws by a law that their weights undo
+    weighted: ClassVar[bool] = False
+    cold: ClassVar[bool] = False
+    known_law: ClassVar[bool] = False
+    objective: ClassVar[Any] = None
+    restart: ClassVar[bool | None] = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

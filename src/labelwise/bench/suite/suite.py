@@ -57,8 +57,7 @@ class StrategySpec:
 
     def strategy(self) -> Strategy:
         """The strategy itself; not for the oracle."""
-        kind = strategies.ALL[self.name]
-        return kind(**{**strategies.FIXED.get(self.name, {}), **self.parameters})
+        return strategies.get(self.name, **self.parameters)
 
     def recipe(self) -> Recipe:
         """The recipe, with a random first batch whatever the strategy could do itself."""

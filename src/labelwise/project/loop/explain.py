@@ -12,6 +12,7 @@ from labelwise.project.loop.snapshot import Standing
 from labelwise.selection import Selection
 from labelwise.signals.read import Reader, read
 from labelwise.signals.spec import Prediction, Probs
+from labelwise.strategies import ALL, reason_of
 
 TEST = "Drawn at random, to measure how good the model is; never used for training."
 _CLOSE = 0.25  # two classes whose probabilities differ by less are said to be hesitated between
@@ -19,33 +20,21 @@ _SURE = 0.8
 _FAR = 0.75  # quantile of the distances to what is labelled from which on a pick is said to be far
 _LABELLED = 2000  # labelled rows looked at for distances
 
-COLD = {
-    "typiclust": "Typical of a group of rows that has no label yet.",
-    "probcover": "Many rows without a label are close to it.",
-    "random": "Drawn at random.",
-}
-THEN = {
-    "random": "Drawn at random.",
-    "badge": "Its label would change the model a lot, and in another way than the rest of the batch.",
-    "kcenter": "Of all rows the one least like anything labelled or picked so far.",
-    "typiclust": "Typical of a group of rows that has no label yet.",
-    "probcover": "Many rows without a label are close to it.",
-}
-
 
 def reasons(
     picks: Selection, strategy: str, pool: Pool, reader: Reader | None, known: Standing
 ) -> list[dict[str, Any]]:
     """One reason for each pick: `words` for people, and the numbers behind them."""
     if reader is None or not known.train:
-        return [{"words": COLD.get(strategy, f"Chosen by {strategy}."), "strategy": strategy} for _ in picks.ids]
+        return [{"words": reason_of(strategy), "strategy": strategy} for _ in picks.ids]
     ids = torch.from_numpy(picks.ids)
     distant_N, far = _distances(picks.ids, pool, known)
     said = _numbers(reader, pool, ids) if reader.gives(Prediction()) else _guesses(reader, pool, ids, known.classes)
+    # Of a strategy that reads probabilities alone, the prediction says all.
+    by_prediction = strategy in ALL and ALL[strategy].needs.pool == (Probs(),)
     found = []
     for place, (words, why) in enumerate(said):
-        told = [THEN[strategy]] if strategy in THEN else []
-        told.append(words)
+        told = [words] if by_prediction else [reason_of(strategy), words]
         if distant_N[place] >= far:
             told.append("Far from everything labelled so far.")
         found.append(

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -36,6 +37,7 @@ from labelwise.signals.spec import Embedding, Label, Needs, Probs
 _REWARD = (Probs(), Label())
 
 
+@register
 @dataclass(frozen=True)
 class Albl(Strategy):
     """Draws one of several strategies for each batch, more often the ones after which the model did well.
@@ -53,6 +55,9 @@ class Albl(Strategy):
     delta: float = 0.1
     history: tuple[Mapping[str, Any], ...] = ()
 
+    name = "albl"
+    picks = "a bandit over confidence and kcenter"
+    reason = "Chosen by the method that has helped most so far."
     needs = Needs(pool=(Probs(), Embedding()), labelled=(Embedding(), *_REWARD), history=True)
     cost = "that of the arm drawn"
     growth = Growth(C=1, D=1)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -50,6 +51,7 @@ SCORING = 0.1  # approximate share of the time
 MIN_DUAL = 1e-300  # "perturb" draws rows of dual 0 last, in random order
 
 
+@register
 @dataclass(frozen=True)
 class Ally(Strategy):
     """Selects the highest predicted duals, spread over clusters of the embeddings.
@@ -69,10 +71,14 @@ class Ally(Strategy):
     head: DualHead = field(default_factory=DualHead)
     diversity: Literal["kmeans", "perturb", "kmeans++", "none"] = "kmeans"
 
+    name = "ally"
+    picks = "highest predicted dual in each cluster"
+    reason = "The model is expected to find this one hard to get right."
     needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING, DUALS), instead=(DUALS,))
     cost = "N k D x iterations"
     growth = Growth(D=1)
     paper = "Elenter et al., NeurIPS 2022"
+    objective = "PrimalDual"
 
     def __post_init__(self) -> None:
         if isinstance(self.head, Mapping):  # as a stored session has it

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -57,6 +58,7 @@ _BOTH = (Probs(), Embedding())
 _NUMBERS = Needs(pool=(Embedding(),), labelled=(Embedding(),))
 
 
+@register
 @dataclass(frozen=True)
 class Bait(Strategy):
     """Forward and backward greedy choice by Fisher information.
@@ -80,6 +82,9 @@ class Bait(Strategy):
     classes: int | None = None
     candidates: int | None = None
 
+    name = "bait"
+    picks = "the batch that most lowers the Fisher trace"
+    reason = "Its label would make the model surer about all the others."
     needs = Needs(pool=_BOTH, labelled=_BOTH)
     cost = "N C^2 D (k + C D)"
     growth = Growth(C=3, D=3)  # (C D)^3 for the design

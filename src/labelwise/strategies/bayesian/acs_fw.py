@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -46,6 +47,7 @@ ROUNDED = 1e-12  # a gap this short, beside the sum of all vectors, is rounding
 LEAST = math.log(1e-12)  # a draw that rules a class out does not rule the row
 
 
+@register
 @dataclass(frozen=True)
 class AcsFw(Strategy):
     """Rows that stand for the pool in what the draws expect of it.
@@ -58,6 +60,9 @@ class AcsFw(Strategy):
     entropy: float = 0.7
     projections: int | None = None
 
+    name = "acs-fw"
+    picks = "Bayesian coreset by Frank-Wolfe, with weights"
+    reason = "With the rest of this batch it stands for the whole pool."
     needs = Needs(pool=(DRAWS,))
     cost = "N K C + steps x N K"
     growth = Growth(C=1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Scored
 from labelwise.selection.strategy import Growth
@@ -21,9 +22,13 @@ from labelwise.signals.spec import LogProbs, Needs
 from labelwise.strategies.bayesian.joint_entropy import information
 
 
+@register
 class Bald(Scored):
     """Rows about whose label the draws of the model disagree most."""
 
+    name = "bald"
+    picks = "most information about the weights"
+    reason = "Versions of the model disagree on this one."
     needs = Needs(pool=(LogProbs(),))
     cost = "N K C"
     growth = Growth(C=1)

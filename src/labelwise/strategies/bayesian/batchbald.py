@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -47,6 +48,7 @@ FIRST, MOST = 16, 1024  # rows whose rough gain is looked at together: few at fi
 TOGETHER = 8  # rows whose gain is
 
 
+@register
 @dataclass(frozen=True)
 class BatchBald(Strategy):
     """Rows whose labels together tell most about the draws of the model.
@@ -59,6 +61,9 @@ class BatchBald(Strategy):
     prefilter: int | None = None
     strict: bool = False
 
+    name = "batchbald"
+    picks = "most information about the weights for the batch as a whole"
+    reason = "Versions of the model disagree on this one, in another way than on the rest of this batch."
     needs = Needs(pool=(DRAWS,))
     cost = "N K C + rows looked at x M K C"
     growth = Growth(C=math.inf, k=2)  # rows looked at again

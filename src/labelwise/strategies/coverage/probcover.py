@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -50,6 +51,7 @@ COLUMNS = 4096  # balls of one matrix product
 LISTED, HELD = 1024, 1 << 18  # rows of the short list, and rows in their balls, together
 
 
+@register
 @dataclass(frozen=True)
 class ProbCover(Strategy):
     """Greedy cover of the pool by balls of radius delta.
@@ -64,6 +66,9 @@ class ProbCover(Strategy):
     purity: float = 0.95
     classes: int = 10
 
+    name = "probcover"
+    picks = "rows whose balls cover the most uncovered rows"
+    reason = "Has many close neighbours without a label."
     needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
     cost = "N^2 x directions"
     growth = Growth(N=2, D=1)

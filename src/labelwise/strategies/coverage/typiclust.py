@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -41,6 +42,7 @@ TABLE, DEVICE_TABLE = 1 << 18, 1 << 23  # numbers of a block of distances
 READ = 8192  # rows whose typicality is read together
 
 
+@register
 @dataclass(frozen=True)
 class TypiClust(Strategy):
     """One typical row from each of the largest clusters without a label."""
@@ -48,6 +50,9 @@ class TypiClust(Strategy):
     neighbours: int = 20
     max_clusters: int = 500
 
+    name = "typiclust"
+    picks = "the most typical row of each cluster without a label"
+    reason = "Typical of a group of items that has no label yet."
     needs = Needs(pool=(FEATURES,), labelled=(FEATURES,))
     cost = "N (L + k) D x iterations"
     growth = Growth(N=2, D=1)  # squared cluster sizes

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import torch
 
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -28,9 +29,13 @@ from labelwise.strategies.distance import nearest
 GRADIENT = HeadGrad(label="argmax")
 
 
+@register
 class Badge(Strategy):
     """k-means++ on hallucinated gradients of the last layer."""
 
+    name = "badge"
+    picks = "long last-layer gradients, unlike each other"
+    reason = "Its label would change the model a lot, in another way than the rest of this batch."
     needs = Needs(pool=(GRADIENT,))
     cost = "N k (C + D)"
     growth = Growth(C=1, D=1)

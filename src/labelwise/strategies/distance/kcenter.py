@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import torch
 
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -26,9 +27,13 @@ from labelwise.strategies.distance.centering import about_the_middle
 EMBEDDING = Embedding()
 
 
+@register
 class KCenter(Strategy):
     """Farthest-first traversal of the embeddings, started from the labelled rows."""
 
+    name = "kcenter"
+    picks = "farthest from everything labelled or picked"
+    reason = "Unlike anything that has a label so far."
     needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING,))
     cost = "N (L + k) D"
     growth = Growth(D=1)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Greedy, Selection, Strategy
 from labelwise.selection.memory import Size
@@ -39,6 +40,7 @@ from labelwise.signals.spec import GradNorm, GradSketch, LossJvp, Needs
 NORM, DOT, SKETCH = GradNorm(label="argmax"), LossJvp(along="training gradient"), GradSketch()
 
 
+@register
 @dataclass(frozen=True)
 class Dynamical(Strategy):
     """Rows that change the training dynamics most: a long gradient, along that of the labelled rows."""
@@ -46,10 +48,14 @@ class Dynamical(Strategy):
     gamma: float = 2.0
     diverse: bool = False
 
+    name = "dynamical"
+    picks = "rows that most raise the speed of training, over all parameters"
+    reason = "Its label would speed up the training most."
     needs = Needs(pool=(NORM, DOT))
     cost = "N; diverse: N k W"
     growth = Growth()
     paper = "Wang et al., NeurIPS 2022"
+    restart = False
 
     def __post_init__(self) -> None:
         gamma = self.gamma

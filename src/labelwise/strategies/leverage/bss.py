@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection
 from labelwise.selection.memory import Size
@@ -73,6 +74,7 @@ CENSUS: dict[str, Any] = {
 }
 
 
+@register
 @dataclass(frozen=True)
 class Bss(OnBasis):
     """Draws with importance weights whose weighted design is certain to be near the pool's.
@@ -91,6 +93,9 @@ class Bss(OnBasis):
     warm: bool = False
     retries: int = 10
 
+    name = "bss"
+    picks = "importance sampling with an eigenvalue certificate, and weights"
+    reason = "Drawn because few other items carry the same information."
     cost = "N P^2 + k d^3"
     growth = Growth(D=2, k=3)  # d is k/12, up to 256
     paper = "Sample complexity of deep active learning, 2021; Chen & Price, COLT 2019"

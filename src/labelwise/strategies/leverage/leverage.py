@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection
 from labelwise.selection.memory import Size
@@ -33,10 +34,14 @@ WINDOW = 1 << 14  # rings drawn at once
 TAKEN = 4096  # rows of the design formed at once
 
 
+@register
 @dataclass(frozen=True)
 class Leverage(OnBasis):
     """Leverage-score sampling with importance weights; for `basis`, `rank` and `tol` see `OnBasis`."""
 
+    name = "leverage"
+    picks = "leverage-score sampling, with weights"
+    reason = "Drawn because few other items carry the same information."
     cost = "N P^2"
     growth = Growth(D=2)
     paper = "Drineas et al. 2008; Chen & Price, COLT 2019"

@@ -30,6 +30,7 @@ from typing import Literal
 import torch
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection
 from labelwise.selection.memory import Size
@@ -49,6 +50,7 @@ WINDOW = 1 << 12
 NOTHING = 1e-9  # what is left of |v|^2 after projection when the rest is rounding
 
 
+@register
 @dataclass(frozen=True)
 class Volume(OnBasis):
     """Leveraged volume sampling with importance weights, or greedy D-optimal design without.
@@ -60,6 +62,9 @@ class Volume(OnBasis):
 
     rule: Literal["sampled", "greedy"] = "sampled"
 
+    name = "volume"
+    picks = "drawn by volume, or greedy D-optimal"
+    reason = "Chosen to spread the batch over all directions of the data."
     cost = "N P^2 + d^3 log d"
     growth = Growth(D=2, k=3)  # d is k/12, up to 256
     paper = "Derezinski et al., NeurIPS 2018, AISTATS 2019"

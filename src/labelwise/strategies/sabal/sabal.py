@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
@@ -56,7 +57,15 @@ GRADIENT: dict[str, MeanGrad | HeadGrad] = {"expected": MeanGrad(), "argmax": He
 GRADIENTS = Needs(pool=(MeanGrad(),))
 ARRAYS = frozenset({"probs", "label_probs", "embedding"})  # of the gradient form
 
+IHT = {  # what is not as with the greedy solver
+    "name": "sabal-iht",
+    "picks": "a weighted batch whose loss stands for the pool's, by proximal iterative hard thresholding",
+    "cost": "N C D x iterations",
+    "growth": Growth(C=1, D=1),
+}
 
+
+@register
 @dataclass(frozen=True)
 class Sabal(Strategy):
     """A sparse approximation of the pool's expected loss.
@@ -95,6 +104,10 @@ class Sabal(Strategy):
     draws: int = 100
     gradient: Literal["expected", "argmax"] = "expected"
 
+    name = "sabal-greedy"
+    variants: ClassVar = {"sabal-greedy": {"solver": "greedy"}, "sabal-iht": {"solver": "iht"}}
+    picks = "a weighted batch whose loss stands for the pool's, greedily"
+    reason = "With the rest of this batch it stands for the whole pool."
     needs = GRADIENTS
     unset: ClassVar[tuple[str, ...]] = ()
     cost = "N C D x sweeps"
@@ -121,7 +134,8 @@ class Sabal(Strategy):
         if self.solver == "greedy" and self.bias and self.alpha == 0 and self.tau == 0:
             raise ArgumentError("Sabal(alpha=0, tau=0) leaves nothing to score rows by; one of them must be above 0")
         if self.solver == "iht":
-            object.__setattr__(self, "growth", Growth(C=1, D=1))
+            for name, fact in IHT.items():
+                object.__setattr__(self, name, fact)
         if self.form == "bayesian" and self.gradient != "expected":
             raise ArgumentError('Sabal(gradient="argmax") is of the gradient form; leave it out with form="bayesian"')
         if self.gradient != "expected":

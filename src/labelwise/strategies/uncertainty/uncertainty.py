@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Scored
 from labelwise.selection.strategy import Growth
@@ -20,9 +21,13 @@ from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Needs, Probs
 
 
+@register
 class Confidence(Scored):
     """Rows whose most probable class is least probable."""
 
+    name = "confidence"
+    picks = "least probable top class"
+    reason = "The model is not sure of its best guess here."
     needs = Needs(pool=(Probs(),))
     cost = "N C"
     growth = Growth(C=1)
@@ -32,9 +37,13 @@ class Confidence(Scored):
         return -rows.tensor(Probs()).amax(1)
 
 
+@register
 class Margin(Scored):
     """Rows whose two most probable classes are closest."""
 
+    name = "margin"
+    picks = "closest top two classes"
+    reason = "The model hesitates between its two best guesses here."
     needs = Needs(pool=(Probs(),))
     cost = "N C"
     growth = Growth(C=1)
@@ -48,9 +57,13 @@ class Margin(Scored):
         return second_N - first_N
 
 
+@register
 class Entropy(Scored):
     """Rows whose class probabilities have the highest entropy."""
 
+    name = "entropy"
+    picks = "highest entropy of the classes"
+    reason = "The model has no clear opinion on this one."
     needs = Needs(pool=(Probs(),))
     cost = "N C"
     growth = Growth(C=1)

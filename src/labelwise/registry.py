@@ -1,0 +1,118 @@
+"""Registry of strategies: `@register` makes one known by its name; installed packages add theirs by entry point.
+
+The README's table, `labelwise strategies`, recipes and the labelling page read what they say about a strategy from its
+class attributes, see `Strategy`. A package of your own announces its strategies in its `pyproject.toml`:
+
+    [project.entry-points."labelwise.strategies"]
+    mine = "my_package.my_module:Mine"
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from labelwise.errors import ArgumentError
+from labelwise.selection import Strategy
+
+GROUP = "labelwise.strategies"
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # "+" joins two names to a recipe
+StrategyClass = TypeVar("StrategyClass", bound=type[Strategy])
+
+
+class Registry(Mapping[str, type[Strategy]]):
+    """Strategy classes by name: the registered ones in order, then those of installed packages.
+
+    The module of an installed package is imported when its strategy is first looked up, not when names are listed. An
+    entry point under a name that is registered already is ignored.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[str, type[Strategy]] = {}
+
+    def add(self, kind: type[Strategy]) -> None:
+        """Add a class under its `name`, or under the names of its `variants`.
+
+        Raises:
+            ArgumentError: the class is no Strategy, or its name is missing, malformed or taken.
+        """
+        if not isinstance(kind, type) or not issubclass(kind, Strategy):
+            raise ArgumentError(f"@register expects a subclass of labelwise.Strategy, found {kind!r}")
+        for name in kind.variants or (kind.name,):
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                raise ArgumentError(
+                    f"{kind.__name__}.name is how users call the strategy: lower-case words joined by hyphens, such as "
+                    f"'my-margin'; found {name!r}"
+                )
+            known = self._classes.get(name, kind)
+            if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+                raise ArgumentError(
+                    f"the strategy name {name!r} is taken by {known.__module__}.{known.__qualname__}; "
+                    f"give {kind.__module__}.{kind.__qualname__} another name"
+                )
+            self._classes[name] = kind
+
+    def __getitem__(self, name: str) -> type[Strategy]:
+        if name not in self._classes:
+            self._load(_installed()[name])
+        return self._classes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._classes
+        yield from (name for name in _installed() if name not in self._classes)
+
+    def __len__(self) -> int:
+        return len({*self._classes, *_installed()})
+
+    def _load(self, entry: EntryPoint) -> None:
+        """Import the class of an entry point and add it."""
+        try:
+            kind = entry.load()
+        except Exception as error:  # whatever the other package raises on import
+            raise ArgumentError(
+                f"the strategy {entry.name!r} of an installed package cannot be imported from {entry.value}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        self.add(kind)
+        if entry.name not in self._classes:
+            raise ArgumentError(
+                f"the entry point {entry.name!r} leads to {entry.value}, whose name is {kind.name!r}; make them equal"
+            )
+
+
+STRATEGIES = Registry()
+
+
+def register(kind: StrategyClass) -> StrategyClass:
+    """Class decorator: make a strategy known by its `name` to `lw.select`, to recipes and to the command line.
+
+    Raises:
+        ArgumentError: the class is no Strategy, or its name is missing, malformed or taken.
+
+    Example:
+
+        @register
+        class SmallestId(Scored):
+            name = "smallest-id"
+
+            def score(self, rows, key):
+                return -rows.ids
+    """
+    STRATEGIES.add(kind)
+    return kind
+
+
+@functools.cache
+def _installed() -> Mapping[str, EntryPoint]:
+    """Entry points of installed packages by the name of their strategy."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        other = found.setdefault(entry.name, entry)
+        if other.value != entry.value:
+            raise ArgumentError(
+                f"two installed packages have a strategy {entry.name!r}: {other.value} and {entry.value}; remove one"
+            )
+    return found
