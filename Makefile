@@ -11,11 +11,12 @@ STAMP := .venv/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo test setup lint types check clean help
+.PHONY: demo test test-fast setup lint types check clean help
 
 help:
 	@echo "make demo    install into .venv and run the demo"
 	@echo "make test    install into .venv and run every check"
+	@echo "make test-fast  the quick ones, in about a minute and a half"
 	@echo "make setup   install into .venv only"
 	@echo "make clean   remove .venv and caches"
 
@@ -40,6 +41,10 @@ demo: $(STAMP)
 test: $(STAMP) lint types
 	$(BIN)/python scripts/check_environment.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+
+# The quick checks: no browser, database, cluster or long test.
+test-fast: $(STAMP) lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not slow and not browser and not postgres and not ray"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Fixtures of more than one file: where a project's store is kept."""
+"""Fixtures of more than one file, and markers that follow from fixtures: `browser`, `postgres`, `ray`; and `gpu`."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +13,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard: a run started in the background was told to ignore it, and what it starts inherits that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures they use; leave out those marked `gpu` where there is no CUDA device."""
+    by_fixture = {"chromium": "browser", "postgres": "postgres", "cluster": "ray"}
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in by_fixture:
+                item.add_marker(by_fixture[fixture])
+        if getattr(getattr(item, "callspec", None), "params", {}).get("new_store_url") == "postgresql":
+            item.add_marker("postgres")
+        if "shards/ray" in item.nodeid:
+            item.add_marker("ray")
+    if any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        for item in items:
+            if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(scope="session")

@@ -125,3 +125,9 @@ def test_help_is_quick_and_does_not_import_torch():
         f"print([m for m in {CLI_HEAVY!r} if m in sys.modules], file=sys.stderr)"
     )
     assert _python("-c", code).stderr.strip().splitlines()[-1] == "[]"
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports a test file by its name, so two files of one name cannot both run."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from labelwise.train.ensemble import ensemble as ensemble
     from labelwise.train.laplace import laplace as laplace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Looked up on first use, in the order of the road: importing torch takes longer than `labelwise --help` may.
 _HOME = {

@@ -24,7 +24,7 @@ from labelwise.signals.spec import Embedding, Needs
 from labelwise.strategies import BatchBald, Dynamical, Sabal
 from second_device import AWAY, second_device
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+cuda = pytest.mark.gpu
 
 ROWS, FEW, MANY = 1200, 30, 90
 EACH = 0.5  # waits for a further pick, at most: a list or a chunk of picks may end

@@ -43,7 +43,7 @@ from labelwise.strategies import AcsFw, Badge, Bss, Sabal
 from labelwise.train import labelled_columns
 from second_device import AWAY, Away, Mixed, Second, on_host, second_device
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+cuda = pytest.mark.gpu
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 5))

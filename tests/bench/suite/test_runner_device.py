@@ -11,7 +11,7 @@ from labelwise.bench.suite.determinism import repeatable
 from labelwise.bench.suite.suite import read_suite
 
 pytest.importorskip("sklearn")
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+cuda = pytest.mark.gpu
 MODELS = (
     {"name": "resnet18", "width": 8, "epochs": 6, "batch": 32},
     {"name": "mlp", "hidden": [32], "epochs": 6},

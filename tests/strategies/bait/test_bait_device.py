@@ -394,7 +394,7 @@ def test_what_is_captured_is_the_step_where_there_are_no_graphs():
         assert captured(step, [state]) is step
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize(("n", "c", "d"), [(3000, 2, 8), (3000, 5, 16), (1500, 12, 6), (1500, 3, 140)])
 def test_picks_on_cuda_are_those_of_the_cpu(n: int, c: int, d: int, monkeypatch: pytest.MonkeyPatch):
     """With steps that are replayed, more than once in the same memory, and graphs that are gone afterwards."""

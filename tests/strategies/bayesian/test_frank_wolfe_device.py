@@ -25,7 +25,7 @@ from labelwise.strategies.bayesian.kernels import torch as frank_wolfe_cuda
 from labelwise.strategies.bayesian.kernels.torch import Leg, Start
 from second_device import AWAY, Away, second_device
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+cuda = pytest.mark.gpu
 HUGE = 1 << 60  # an id that is no float64
 KINDS = ("normal", "copies", "crowd", "near", "equal", "flat")
 

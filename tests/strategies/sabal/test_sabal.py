@@ -299,7 +299,7 @@ def test_an_accelerator_stops_when_w_does(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(again.weights, got.weights)
 
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+cuda = pytest.mark.gpu
 
 
 @cuda

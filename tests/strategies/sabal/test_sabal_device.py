@@ -10,7 +10,7 @@ from labelwise.selection import triton_available
 from labelwise.strategies import Sabal
 from labelwise.strategies.sabal import greedy_cuda
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+cuda = pytest.mark.gpu
 STRATEGIES = (Sabal(), Sabal(alpha=1.0, beta=1e-4), Sabal(alpha=0.0, beta=0.0))
 
 

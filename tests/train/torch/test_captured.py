@@ -11,7 +11,7 @@ from labelwise.train import Weighted
 from labelwise.train.torch.captured import WARM, Captured
 from labelwise.train.torch.step import Step
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+cuda = pytest.mark.gpu
 
 
 def network():
