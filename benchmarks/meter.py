@@ -29,7 +29,7 @@ from labelwise.project.meter.meter import compute
 from labelwise.project.meter.reading import Meter, Span
 from labelwise.project.meter.rows import History, losses_of
 from labelwise.rng import Key
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.signals.model.forward import ModelReader
 
 K, SHARE = 20, 0.15

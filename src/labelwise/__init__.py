@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from labelwise.selection import Scored as Scored
     from labelwise.selection import Selection as Selection
     from labelwise.selection import Strategy as Strategy
-    from labelwise.session.session import Session as Session
+    from labelwise.session import Session as Session
     from labelwise.signals.draws.variational import bayesian as bayesian
     from labelwise.stats.record import Record as Record
     from labelwise.train import Mean as Mean
@@ -65,7 +65,7 @@ _HOME = {
     "Record": "labelwise.report",
     "recipes": "labelwise.recipes",
     "Recipe": "labelwise.recipes",
-    "Session": "labelwise.session.session",
+    "Session": "labelwise.session",
     "rounds": "labelwise.loop",
     "verify": "labelwise.verify",
 }

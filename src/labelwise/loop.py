@@ -1,4 +1,4 @@
-"""The road, top to bottom: pool, signals, shards, selection, labels, training, record; again, n times."""
+"""rounds: the whole active-learning loop. Each round trains, measures, selects, labels and gives one record."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ from labelwise.recipes import Recipe
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.validate import key_of
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.shards.ray.ray_shards import Ray
-from labelwise.signals.spec import stored
 from labelwise.stats.environment import environment, peak_mb
 from labelwise.stats.record import Record
 from labelwise.train import evaluate
-from labelwise.train.labelled_columns import looked_back, reader_for
 
 
 def rounds(
@@ -50,13 +48,13 @@ def rounds(
     half: bool = False,
     name: str = "",
 ) -> Iterator[Record]:
-    """Label a first batch, then n times: train, measure, choose k rows, label them; at last train and measure again.
+    """Label a first batch, then n times: train, measure, choose k rows, label them. At the end train and measure again.
 
-    Two runs with the same seed start from the same first batch, the same test rows and the same initial weights,
-    whatever their recipes, as long as those do not choose the first batch themselves.
+    Two runs with the same seed have the same test rows, the same first batch and the same initial weights, whatever
+    their recipes; only a recipe that chooses the first batch itself has another one.
 
     Args:
-        pool: a Pool, or whatever `Pool.of` takes.
+        pool: a Pool, or anything `Pool.of` takes.
         oracle: an array with one label for each row of the pool, a function from ids to labels, or None for the
             labels that came with the pool.
         learner: a torch module or a function that makes one, a scikit-learn classifier, or a Learner.
@@ -64,27 +62,39 @@ def rounds(
         k: rows labelled in each round.
         n: how many rounds.
         start: rows of the first batch; k if not given.
-        test: (inputs, labels) to measure on, or the share of the pool to set aside for that (its labels are asked of
-            the oracle too and are not counted), or None to measure nothing.
-        classes: how many classes there are, or their names.
-        task: "regress" where labels are numbers; what the learner is made for if None, else "classify".
-        weights: whether rows count in training by the weights they were drawn with; None as the learner is made.
+        test: (inputs, labels) to measure on; or the share of the pool to hold out for that, whose labels are asked of
+            the oracle too and are not counted; or None to measure nothing.
+        classes: the number of classes, or their names.
+        task: "regress" if labels are numbers; None takes the task of the learner, else "classify".
+        weights: whether training uses the weights that rows were drawn with; None leaves it to the learner.
         seed: the only source of chance.
-        spill: a folder for mapped files, for pools larger than memory.
-        batch: rows of one forward pass.
-        max_memory: what a selection may hold beside pool and model, see `Session`.
-        engine: None for this process; "ray" or a `Ray`, see `Session`.
-        half: keep signals in float16 while choosing, see `Session`.
-        name: what the run is called in its records.
+        spill: a folder for memory-mapped files, for pools larger than memory.
+        batch: rows in one forward pass.
+        max_memory: limit on the memory of a selection, as for `Session`.
+        engine: None for this process; "ray" or a `Ray`, as for `Session`.
+        half: store signals in float16 while choosing, as for `Session`.
+        name: the name of the run in its records.
 
     Returns:
-        An iterator of n + 1 records. Arguments are checked when this is called, before the first record.
+        An iterator of n + 1 records, each a round. Arguments are checked before the first one is computed.
+
+    Raises:
+        ArgumentError, BudgetError, LabelError, NeedError, RowError: an argument cannot be used, or the pool has not
+            enough rows.
+        MemoryLimitError: `max_memory` is too small for one of the rounds.
+
+    >>> import labelwise as lw
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
+    >>> records = lw.rounds(X, (X[:, 0] > 0).astype(int), LogisticRegression(), "margin", k=10, n=3)
+    >>> [record.labels for record in records]
+    [10, 20, 30, 40]
     """
     source = pool if isinstance(pool, Pool) else Pool.of(pool)
     answers = oracle_of(oracle, source)
     key = key_of(seed)
     classes = classes if classes is not None else _known_classes(source, oracle)
-    held, source = _test_rows(test, source, answers, key.fold("test"))
+    test_rows, source = _test_rows(test, source, answers, key.fold("test"))
     first = k if start is None else start
     _check_plan(first, k, n, len(source))
     session = Session(
@@ -101,34 +111,49 @@ def rounds(
         engine=engine,
         half=half,
     )
-    return _run(session, answers, held, first, k, n, name or f"{session.recipe.name}/{seed}")
+    return _run(session, answers, test_rows, first, k, n, name or f"{session.recipe.name}/{seed}")
 
 
 def _run(
-    session: Session, oracle: Oracle, held: tuple[Pool, Any] | None, first: int, k: int, n: int, name: str
+    session: Session, oracle: Oracle, test: tuple[Pool, Any] | None, first: int, k: int, n: int, name: str
 ) -> Iterator[Record]:
     picks = session.ask(first)
     session.tell(picks.ids, oracle(picks.ids))
     for number in range(n + 1):
-        ask = partial(session.ask, k) if number else partial(_checked_ask, session, k, n)
-        yield one_round(session, oracle, held, number, name, nothing if number == n else ask)
+        ask = partial(session.ask, k) if number else partial(_ask_first, session, k, n)
+        yield one_round(session, oracle, test, number, name, no_picks if number == n else ask)
+
+
+def _ask_first(session: Session, k: int, n: int) -> Selection:
+    """The first batch that a model chooses, once `max_memory` is known to be enough for all n."""
+    session.check_memory(k, n)
+    return session.ask(k)
 
 
 def one_round(
     session: Session,
     oracle: Oracle,
-    held: tuple[Pool, Any] | None,
+    test: tuple[Pool, Any] | None,
     number: int,
     name: str,
     choose: Callable[[], Selection],
 ) -> Record:
-    """One round: train, measure on the rows `held` with their labels, choose, label what was chosen; its record.
+    """Run one round: train, measure, choose rows, label them.
 
-    `choose` gives the rows to label next; none in the last round. `name` is that of the run.
+    Args:
+        session: one with at least one answer, or without a learner.
+        oracle: a function from ids (k,) to their labels (k,).
+        test: the rows to measure on and their labels, or None to measure nothing.
+        number: the number of the round, from 0.
+        name: the name of the run.
+        choose: a function that returns the rows to label next; `no_picks` in the last round.
+
+    Returns:
+        The record of the round.
     """
     session.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
     labels = len(session.labelled)
-    metrics, trained = measure(session, held)
+    metrics, train_seconds = measure(session, test)
     picks = choose()
     notes: dict[str, Any] = {
         "selection": dict(picks.notes),
@@ -149,7 +174,7 @@ def one_round(
         labels=labels,
         metrics=metrics,
         select_seconds=seconds["select"],
-        train_seconds=trained,
+        train_seconds=train_seconds,
         read_seconds=seconds["read"],
         peak_mb=peak_mb(),
         picked=picks.ids.tolist(),
@@ -158,51 +183,37 @@ def one_round(
     )
 
 
-def check_memory(session: Session, k: int, n: int) -> None:
-    """Raise MemoryLimitError now where `max_memory` is too small for one of the next n batches of k rows.
-
-    Before the first answer these are batches as the first one is chosen. Later one row is read with the model of the
-    answers so far, to know how large rows are. Nothing is done without a limit.
-    """
-    gathering = session._gathering
-    if gathering.how.limit is None:
-        return
-    strategy = session.recipe.strategy if len(session.labelled) else session.recipe.start
-    if strategy.needs.history:
-        strategy = strategy.with_history(session._history())
-    reader = reader_for(stored(strategy.needs.pool), session.fit)
-    gathering.check(strategy, k, n, reader, session.ledger.free(session.pool.ids), looked_back(session.ledger))
-
-
-def _checked_ask(session: Session, k: int, n: int) -> Selection:
-    """The first batch that a model chooses; a limit on memory that is too small for a later one is said now."""
-    check_memory(session, k, n)
-    return session.ask(k)
-
-
-def nothing() -> Selection:
-    """The choice of the last round."""
+def no_picks() -> Selection:
+    """Return an empty batch, the choice of the last round."""
     return Selection(np.empty(0), np.empty(0), np.empty(0))
 
 
-def measure(session: Session, held: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:
-    """Metrics of the model on the test rows, and the seconds it took to train."""
+def measure(session: Session, test: tuple[Pool, Any] | None) -> tuple[dict[str, float], float]:
+    """Train the model of a session and measure it on the test rows.
+
+    Args:
+        session: one with at least one answer, or without a learner.
+        test: the rows to measure on and their labels, or None to measure nothing.
+
+    Returns:
+        The metrics, and the seconds that training took.
+    """
     if session.learner is None:
         return {}, 0.0
     began = time.perf_counter()
     fit = session.fit()
-    trained = time.perf_counter() - began
-    if held is None:
-        return {}, trained
-    rows, labels = held
+    train_seconds = time.perf_counter() - began
+    if test is None:
+        return {}, train_seconds
+    rows, labels = test
     answers = torch.tensor(session.as_answers(labels))
-    return evaluate(fit.reader, rows, rows.ids, answers, session._gathering.batch), trained
+    return evaluate(fit.reader, rows, rows.ids, answers, session.batch), train_seconds
 
 
 def _test_rows(
     test: float | tuple[Any, Any] | None, pool: Pool, oracle: Oracle, key: Key
 ) -> tuple[tuple[Pool, Any] | None, Pool]:
-    """The rows to measure on with their labels, and what is left of the pool to choose from."""
+    """The rows to measure on with their labels, and the rest of the pool, to choose from."""
     if test is None:
         return None, pool
     if isinstance(test, tuple):
@@ -213,17 +224,17 @@ def _test_rows(
         return (rows, labels), pool
     if not 0 < test < 1:
         raise ArgumentError(f"test must be a share above 0 and below 1, (inputs, labels) or None; found {test!r}")
-    aside = max(1, round(test * len(pool)))
+    count = max(1, round(test * len(pool)))
     order = key.uniform(pool.ids).argsort()
-    held: Tensor = pool.ids[order[:aside]].sort().values
-    if aside >= len(pool):
+    test_ids: Tensor = pool.ids[order[:count]].sort().values
+    if count >= len(pool):
         raise BudgetError(f"a pool of {len(pool)} rows is too small to set a share of {test} aside; pass test=None")
-    left = pool.subset(pool.ids[~torch.isin(pool.ids, held)])
-    return (pool.subset(held), oracle(held.numpy())), left
+    rest = pool.subset(pool.ids[~torch.isin(pool.ids, test_ids)])
+    return (pool.subset(test_ids), oracle(test_ids.numpy())), rest
 
 
 def _known_classes(pool: Pool, oracle: Any) -> int | tuple[str, ...] | None:
-    """The classes, where labels of all rows are at hand: a class may not have been drawn yet."""
+    """The classes, where the labels of all rows are known: a class may not have been drawn yet."""
     if pool.classes is not None:
         return pool.classes
     if oracle is None or callable(oracle):
@@ -236,7 +247,7 @@ def _known_classes(pool: Pool, oracle: Any) -> int | tuple[str, ...] | None:
 
 
 def _check_plan(first: int, k: int, n: int, rows: int) -> None:
-    """Raise before any label is asked for when the plan cannot be carried out."""
+    """Raise before the first label is asked for if there are not enough rows."""
     for what, value, least in (("k", k, 1), ("start", first, 1), ("n", n, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise BudgetError(f"{what} must be a whole number of at least {least}, found {value!r}")

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ import labelwise as lw
 from labelwise.errors import ArgumentError, MemoryLimitError
 from labelwise.selection import memory
 from labelwise.selection.memory import Size, bytes_of, in_words, needed, smallest
-from labelwise.selection.read_pool import Gathering
 from labelwise.shards import heap
 from labelwise.signals.spec import Embedding, LogProbs, Probs, stored
 
@@ -270,10 +268,10 @@ def test_a_session_spills_signals_that_do_not_fit_and_leaves_no_file(
     assert _session("1GB", hidden=512).ask(8).ids.tolist() == free.ids.tolist()
     assert not aside
     tight = _session("1GB", hidden=512)
-    tight._gathering = _limited(tight, 1000)
+    tight.max_memory = 1000
     with pytest.raises(MemoryLimitError) as info:
         tight.ask(8)
-    tight._gathering = _limited(tight, info.value.smallest)
+    tight.max_memory = info.value.smallest
     assert tight.ask(8).ids.tolist() == free.ids.tolist()
     assert len(aside) == 1
     assert not list(tmp_path.glob("labelwise-*"))
@@ -296,11 +294,6 @@ def test_rounds_refuse_at_the_first_choice_what_would_be_too_little_for_the_last
     assert start < one < four
     assert least(four - 1, 4) == four
     assert picks(four, 4) == picks(None, 4)
-
-
-def _limited(session: lw.Session, limit: int) -> Gathering:
-    gathering = session._gathering
-    return replace(gathering, how=replace(gathering.how, limit=limit))
 
 
 def test_a_session_with_too_small_a_limit_is_refused() -> None:

@@ -75,7 +75,7 @@ def test_a_folder_that_is_a_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("mine")
     for folder in (path, path / "below"):
-        with pytest.raises(StoreError, match=f"{folder}: a session cannot be kept there"):
+        with pytest.raises(StoreError, match=f"{folder}: a session cannot be stored there"):
             start(folder)
         with pytest.raises(StoreError, match="holds no session"):
             lw.Session.load(folder, X)

@@ -71,16 +71,18 @@ def net() -> nn.Module:
 
 
 def session(
-    strategy: Any, model: Callable[[], nn.Module] = net, fit: Any = None, x: np.ndarray = X, **more: Any
+    strategy: Any, model: Callable[[], nn.Module] = net, state: Any = None, x: np.ndarray = X, **more: Any
 ) -> lw.Session:
-    """A session whose model has seen some labels, with a temperature that is not 1; its `fit` where that is known."""
+    """A session whose model has seen some labels, with a temperature that is not 1; in `state` where that is given."""
     recipe = EVERY.get(strategy, strategy) if isinstance(strategy, str) and strategy in MORE else strategy
     learner = lw.TorchLearner(model, epochs=6, valid=(X[:40], Y[:40]))
     asked = stored(lw.strategies.get(recipe).needs.pool)
     drawn = any(isinstance(signal, LogProbs) for signal in asked)
     one = lw.Session(x, lw.laplace(learner, draws=8) if drawn else learner, recipe, classes=3, seed=1, **more)
-    one.tell(np.arange(TOLD), Y[:TOLD])
-    one._fit = fit
+    if state is None:
+        one.tell(np.arange(TOLD), Y[:TOLD])
+    else:
+        one.restore(state)
     one.fit()
     return one
 
@@ -93,13 +95,8 @@ def trained(name: str) -> lw.Session:
 
 def rows_of(one: lw.Session, k: int = 12) -> tuple[Shards, Shards, Home]:
     """Free and labelled rows as `ask` reads them, and where they are."""
-    needs, free, batch = one.recipe.strategy.needs, one.ledger.free(one.pool.ids), one._gathering.batch
-    reader = labelled_columns.reader_for(stored(needs.pool), one.fit)
-    with one._gathering.rows(one.recipe.strategy, k, reader, free, labelled_columns.looked_back(one.ledger)) as (
-        pool,
-        home,
-    ):
-        return pool, labelled_columns.labelled_rows(one.pool, needs, one.ledger, one.fit, batch, home.device), home
+    with one.rows(one.recipe.strategy, k) as (pool, labelled, home):
+        return pool, labelled, home
 
 
 @pytest.fixture
@@ -250,7 +247,7 @@ def test_every_strategy_may_have_its_rows_on_the_accelerators_of_other_processes
     one = trained(name)
     strategy = one.recipe.strategy
     pool, labelled, _ = rows_of(one)
-    key = one._key.fold("select", TOLD)
+    key = one.key.fold("select", TOLD)
     with second_device():
         got = strategy.select(_elsewhere(pool, 2), labelled, 12, key)
     same(got, expected[name])
@@ -270,7 +267,7 @@ def test_the_loops_of_an_accelerator_run_in_another_process(
         "labelwise.strategies.sabal.greedy_triton.available", lambda: False
     )  # no kernel runs on a stand-in
     with second_device():
-        got = one.recipe.strategy.select(_elsewhere(pool, 1), labelled, 12, one._key.fold("select", TOLD))
+        got = one.recipe.strategy.select(_elsewhere(pool, 1), labelled, 12, one.key.fold("select", TOLD))
     same(got, expected[name], 1e-7)
 
 
@@ -280,7 +277,7 @@ def test_the_loops_of_an_accelerator_run_in_another_process(
 @pytest.mark.parametrize("name", ["badge", "sabal-greedy", "bald", "dynamical", "bait"])
 def test_signals_are_written_where_they_were_computed(name: str, away: Second) -> None:
     """Nothing goes through the host while the pool is read, whatever the number of batches."""
-    one = session(name, batch=32, fit=trained(name)._fit)
+    one = session(name, batch=32, state=trained(name).state())
     away.crossed.clear()
     pool, labelled, home = rows_of(one)
     assert not away.crossed
@@ -317,7 +314,7 @@ def test_other_readers_of_a_model_are_given_columns_of_the_cpu(away: Second) -> 
 
 def test_a_clock_is_read_when_the_device_is_done(away: Second, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work on an accelerator goes on after the call that asked for it: each part is waited for before its clock."""
-    one = session("kcenter", fit=trained("kcenter")._fit)
+    one = session("kcenter", state=trained("kcenter").state())
     told: list[Any] = []
     for module in (read_pool, placement, labelled_columns):
         monkeypatch.setattr(module, "wait_for", told.append)
@@ -440,17 +437,17 @@ def test_without_room_the_cpu_chooses_and_says_so(
     away: Second, expected: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 20)
-    got = session("badge", fit=trained("badge")._fit).ask(12)
+    got = session("badge", state=trained("badge").state()).ask(12)
     same(got, expected["badge"])
     assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
     monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 34)
-    spilt = session("badge", fit=trained("badge")._fit, spill=tmp_path).ask(12)
+    spilt = session("badge", state=trained("badge").state(), spill=tmp_path).ask(12)
     same(spilt, expected["badge"])
     assert "place" not in spilt.notes
     assert len(list((tmp_path / "pool").glob("*.npy"))) == 2
     with pytest.raises(MemoryLimitError):
-        session("badge", fit=trained("badge")._fit, max_memory="1MB").ask(12)
-    roomy = session("badge", fit=trained("badge")._fit, max_memory="1GB").ask(12)
+        session("badge", state=trained("badge").state(), max_memory="1MB").ask(12)
+    roomy = session("badge", state=trained("badge").state(), max_memory="1GB").ask(12)
     same(roomy, expected["badge"])
     assert roomy.notes["place"] == f"selected on {AWAY}"
 
@@ -467,7 +464,7 @@ def test_a_device_that_runs_out_while_rows_are_read_leaves_them_to_the_cpu(
 ) -> None:
     """Its free memory was read before: others may have taken it since."""
     place = importlib.import_module("labelwise.shards.placement")
-    one, asked = session("badge", batch=32, fit=trained("badge")._fit), []
+    one, asked = session("badge", batch=32, state=trained("badge").state()), []
     column, read_ = place._column, ModelReader.read
 
     def full(signal: Any, n: int, first: Tensor, folder: Any, device: torch.device) -> Tensor:
@@ -490,7 +487,7 @@ def test_a_device_that_runs_out_while_rows_are_read_leaves_them_to_the_cpu(
 
 
 def test_a_model_that_runs_out_of_memory_itself_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, asked = session("badge", fit=trained("badge")._fit), []
+    one, asked = session("badge", state=trained("badge").state()), []
 
     def full(*given: Any) -> Any:
         asked.append(1)
@@ -574,7 +571,7 @@ def test_a_session_that_was_killed_goes_on_on_its_device(
     monkeypatch.setattr(
         torch, "load", lambda *given, map_location=None, **more: placed.append(map_location) or load(*given, **more)
     )
-    one = session(name, fit=trained(name)._fit, folder=tmp_path / "kept")
+    one = session(name, state=trained(name).state(), folder=tmp_path / "kept")
     begin, begun = Shard.begin, []
 
     def dying(shard: Shard, fn: Any) -> Any:
@@ -650,10 +647,10 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
 
 def test_a_limit_leaves_the_blocks_of_a_worker_to_its_own_device(away: Second, workers: list[Shard]) -> None:
     """The driver has a row of the CPU to go by, and workers may have accelerators."""
-    fit = trained("badge")._fit
-    got = session("badge", fit=fit, engine=Ray(workers=2, gpus=1), max_memory="4GB", batch=60).ask(12)
+    state = trained("badge").state()
+    got = session("badge", state=state, engine=Ray(workers=2, gpus=1), max_memory="4GB", batch=60).ask(12)
     assert {(shard.device, shard.block_bytes) for shard in workers} == {(AWAY, DEVICE_BLOCK_BYTES)}
-    same(got, session("badge", fit=fit, batch=60).ask(12))
+    same(got, session("badge", state=state, batch=60).ask(12))
 
 
 def test_arrays_go_to_a_workers_device_if_they_fit(
@@ -792,7 +789,7 @@ def test_rows_on_the_cuda_of_another_process_answer_to_the_cpu(name: str, expect
             There(Shard(whole.ids[cut].cuda(), {signal: x[cut].cuda() for signal, x in whole.columns.items()}))
             for cut in cuts
         ]
-        got = one.recipe.strategy.select(Shards(there), labelled, 12, one._key.fold("select", TOLD))
+        got = one.recipe.strategy.select(Shards(there), labelled, 12, one.key.fold("select", TOLD))
         same(got, expected[name], 1e-6)
 
 
@@ -808,8 +805,7 @@ def test_cuda_holds_no_more_than_the_limit(name: str) -> None:
     signals = sum(column.numel() * column.element_size() for column in shard.columns.values())
     limit = signals + needed(one.recipe.strategy, size, CPU_BLOCK_BYTES)
     del shard
-    one._how = How(limit)
-    one._gathering = dataclasses.replace(one._gathering, how=one._how)
+    one.max_memory = limit
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -28,7 +28,7 @@ from labelwise.project.loop.suspects import Suspect, read_suspects
 from labelwise.project.meter.reading import Meter, read_meter
 from labelwise.project.settings import Kind, Settings, is_project, read_settings
 from labelwise.project.store import Item, Store
-from labelwise.session.session import Session
+from labelwise.session import Session
 
 OWNER = "labelwise"  # who the classes named at the start are from
 LEFT_OUT = "left-out.txt"

@@ -1,1 +1,5 @@
-"""Session: ask which rows to label, tell the answers."""
+"""Session: `ask` for the rows to label next, `tell` their labels."""
+
+from labelwise.session.session import Session, SessionState
+
+__all__ = ["Session", "SessionState"]

@@ -1,8 +1,8 @@
-"""Store: a session in a folder. `session.json` says what it is, `answers.jsonl` is the ledger, `model.pt` the last fit.
+"""A session in a folder: `session.json` holds its settings, `answers.jsonl` its ledger, `model.pt` its last fit.
 
-The first two are enough to go on. The model is only kept where training continues from the last one, since otherwise
-training again on the same answers gives the same model. `asked.json` is the last batch asked for, with the weights and
-notes that go into the ledger with its answers; a folder of an earlier Labelwise has none and goes on without.
+The first two are enough to continue. The model is only stored where training continues from the last one, since
+otherwise training again on the same answers gives the same model. `asked.json` holds the last batch asked for, with
+the weights and notes that go into the ledger with its answers; folders of early versions have none and need none.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.files import atomic_file, write_bytes, write_text
 from labelwise.pool import Ledger
 from labelwise.recipes import Recipe
-from labelwise.session.pending import Asked
+from labelwise.session.pending import PendingBatch
 from labelwise.train import Fit, Learner, Objective, PrimalDual
 
 VERSION = 1
 ANSWERS = "answers.jsonl"
-ASKED = "asked.json"
+PENDING = "asked.json"
 _FIELDS = ("recipe", "seed", "classes", "batch", "rows", "pool")
 
 
 def create(folder: Path, settings: dict[str, Any]) -> Ledger:
-    """A new session in `folder`, which must not hold one."""
+    """Start a session in `folder`, which must not hold one; return its empty ledger."""
     text = json.dumps({"version": VERSION, **settings}, indent=2) + "\n"
     try:
         if _is_used(folder):
@@ -37,19 +37,19 @@ def create(folder: Path, settings: dict[str, Any]) -> Ledger:
                 "another folder. Nothing was changed."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        # The ledger is there from the start, so that one that is missing later is known to be lost.
+        # The file of the ledger exists from the start, so that a missing one is known to be lost.
         (folder / ANSWERS).touch()
         write_text(folder / "session.json", text)
     except OSError as error:
         raise StoreError(
-            f"{folder}: a session cannot be kept there ({error}); a folder that can be written to was expected, or a "
-            "name for a new one. Choose another folder"
+            f"{folder}: a session cannot be stored there ({error}); a folder that can be written to, or the name of "
+            "a new one, was expected. Choose another folder"
         ) from error
     return Ledger(folder / ANSWERS)
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """What `create` wrote."""
+    """The settings that `create` wrote."""
     path = folder / "session.json"
     try:
         found = json.loads(path.read_text())
@@ -84,8 +84,8 @@ def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
     """The recipe of a stored session, from its name and parameters."""
     wanted = stored["recipe"]
     try:
-        objective = _objective(wanted["objective"]) if "objective" in wanted else None
-        strategy, start = _strategy(wanted["strategy"]), _strategy(wanted["start"])
+        objective = _build_objective(wanted["objective"]) if "objective" in wanted else None
+        strategy, start = _build_strategy(wanted["strategy"]), _build_strategy(wanted["start"])
         return Recipe(wanted["name"], strategy, start, objective, wanted.get("restart"))
     except ArgumentError as error:
         raise StoreError(
@@ -95,7 +95,7 @@ def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
 
 
 def check(folder: Path, stored: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise StoreError where the session to go on with is not the one that was stored."""
+    """Raise StoreError where the session to continue is not the one that was stored."""
     stored = {name: value for name, value in stored.items() if name != "version"}
     if stored == json.loads(json.dumps(now)):
         return
@@ -117,7 +117,7 @@ def _remedy(name: str) -> str:
 
 
 def _is_used(folder: Path) -> bool:
-    """Whether there is a session; an empty ledger alone is one whose making was broken off."""
+    """Whether there is a session; an empty ledger alone is left by a start that was interrupted."""
     answers = folder / ANSWERS
     return (folder / "session.json").exists() or (answers.exists() and answers.stat().st_size > 0)
 
@@ -128,52 +128,53 @@ def _check_fields(path: Path, inside: str, found: Any, fields: tuple[str, ...]) 
             raise StoreError(f"{path}: the field {inside + name!r} is missing; restore the file from a copy")
 
 
-def save_asked(folder: Path, asked: Asked) -> None:
-    """Keep the batch that was asked for; it is on disk when this returns."""
+def save_pending(folder: Path, batch: PendingBatch) -> None:
+    """Store the batch that was asked for; it is on disk when this returns."""
     try:
-        write_bytes(folder / ASKED, json.dumps(asked.to_json(), allow_nan=False).encode())
+        write_bytes(folder / PENDING, json.dumps(batch.to_json(), allow_nan=False).encode())
     except OSError as error:
-        raise StoreError(f"{folder / ASKED} cannot be written ({error}); see to the rights of the folder") from error
+        raise StoreError(
+            f"{folder / PENDING} cannot be written ({error}); check the permissions of the folder"
+        ) from error
 
 
-def load_asked(folder: Path, answers: int) -> Asked | None:
-    """The batch that was asked for last; None where there is none, or it came after answers that are lost."""
-    path = folder / ASKED
+def load_pending(folder: Path, answers: int) -> PendingBatch | None:
+    """The batch that was asked for last; None if there is none, or if it came after answers that are lost."""
+    path = folder / PENDING
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{path} cannot be read: {error}. Restore it from a copy, or remove it to ask for that batch again"
         ) from error
-    asked = Asked.from_json(found, str(path))
-    return asked if asked.answers <= answers else None
+    batch = PendingBatch.from_json(stored, str(path))
+    return batch if batch.answers <= answers else None
 
 
-def save_fit(folder: Path, fit: tuple[int, Fit]) -> None:
-    """Keep what training has to go on from, if anything."""
-    answers, model = fit
-    if model.state is None:
+def save_fit(folder: Path, fit: Fit, answers: int) -> None:
+    """Store a fit that training continues from, with the number of answers it was trained on; no other fit."""
+    if fit.state is None:
         return
     path = folder / "model.pt"
     with atomic_file(path) as file:
-        torch.save({"answers": answers, "ids": model.ids, "state": dict(model.state)}, file)
+        torch.save({"answers": answers, "ids": fit.ids, "state": dict(fit.state)}, file)
 
 
-def load_fit(folder: Path, learner: Learner) -> tuple[int, Fit] | None:
-    """The fit that `save_fit` kept, on the answers it was trained on."""
+def load_fit(folder: Path, learner: Learner) -> tuple[Fit | None, int]:
+    """The fit that `save_fit` stored, and the number of answers it was trained on; (None, 0) if there is none."""
     path = folder / "model.pt"
     if not path.exists():
-        return None
+        return None, 0
     try:
-        found = torch.load(path, weights_only=True, map_location="cpu")
+        stored = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         raise StoreError(f"{path} cannot be read ({error}); remove it to train from the answers alone") from error
-    return found["answers"], learner.restore(found["state"], found["ids"])
+    return learner.restore(stored["state"], stored["ids"]), stored["answers"]
 
 
-def _objective(stored: dict[str, Any]) -> Objective:
+def _build_objective(stored: dict[str, Any]) -> Objective:
     values = {name: value for name, value in stored.items() if name != "class"}
     named = [name for name in ("schedule", "secondary") if isinstance(values.get(name), str)]
     if stored["class"] != "PrimalDual" or named:
@@ -181,7 +182,7 @@ def _objective(stored: dict[str, Any]) -> Objective:
     return PrimalDual(**values)
 
 
-def _strategy(stored: dict[str, Any]) -> Any:
+def _build_strategy(stored: dict[str, Any]) -> Any:
     for kind in strategies.ALL.values():
         if kind.__name__ == stored["class"]:
             return kind(**{name: value for name, value in stored.items() if name != "class"})

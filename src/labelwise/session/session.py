@@ -1,14 +1,16 @@
-"""Session: ask which rows to label, tell the answers. The state is the ledger of answers; the rest is computed.
+"""Session: `ask` for the rows to label next, `tell` their labels. The ledger of answers is the only state.
 
-The seed is split by purpose: "start" for the first batch, "train" for each fit (weights and order of data), "select"
-for each later batch. Fit and picks depend on the answers given so far and on nothing else, not even on the order in
-which they came, so a session that is loaded in a new process goes on with the same picks.
+Fits and picks are computed from the answers so far and from the seed alone, whatever the order of the answers, so a
+session that is loaded in a new process continues with the same picks. The seed is split by purpose: "start" for the
+first batch, "train" for each fit (initial weights and order of the data), "select" for each later batch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,17 +19,21 @@ import torch
 from torch import Tensor
 
 from labelwise import recipes
-from labelwise.errors import LabelError, NeedError, RowError
+from labelwise.errors import LabelError, NeedError, RowError, StoreError
 from labelwise.labels.answers import classes_of, count_of, ids_of, task_of
 from labelwise.labels.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
+from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
+from labelwise.selection.memory import bytes_of
 from labelwise.selection.read_pool import Gathering, noted
 from labelwise.selection.run import How, select_kept
 from labelwise.selection.validate import check_budget, key_of
 from labelwise.session import folder as store
-from labelwise.session.pending import Asked
+from labelwise.session.pending import PendingBatch
+from labelwise.shards import Shards
+from labelwise.shards.placement import Home
 from labelwise.shards.ray.ray_shards import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
@@ -35,8 +41,41 @@ from labelwise.train import Fit, Learner, learner_of
 from labelwise.train.labelled_columns import labelled_rows, looked_back, reader_for
 
 
+@dataclass(frozen=True)
+class SessionState:
+    """What a session has learnt so far, besides the arguments it was made with; see `Session.state`.
+
+    Attributes:
+        ledger: all answers, in memory.
+        fit: the last fit; None before the first.
+        fit_answers: how many answers that fit was trained on, corrections counted.
+        pending: the batch that was asked for last; None before the first.
+        round: the round that answers told next belong to.
+    """
+
+    ledger: Ledger
+    fit: Fit | None = None
+    fit_answers: int = 0
+    pending: PendingBatch | None = None
+    round: int = 0
+
+
 class Session:
     """Active learning for people who own the loop.
+
+    Attributes:
+        pool: the rows to choose from, as a `Pool`.
+        learner: what is trained on the answers, as a `Learner`, or None.
+        recipe: how batches are chosen, as a `Recipe`.
+        task: "classify" or "regress".
+        classes: the number of classes or their names; None where neither is known.
+        weights: as given.
+        seed: as given.
+        folder: where the session is stored, or None.
+        ledger: all answers so far. Read it; add answers by `tell`.
+        seconds: what the last `ask` spent on "read", "train" and "select".
+        estimate: accuracy and loss on the pool of the model that chose the last batch, estimated from that batch's
+            answers; None until the batch is answered, and for strategies whose draws do not allow an estimate.
 
     >>> import labelwise as lw
     >>> X = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
@@ -69,23 +108,28 @@ class Session:
         """Start a session.
 
         Args:
-            pool: a Pool, or whatever `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
-            learner: a torch module or a function that makes one, a scikit-learn estimator, or a Learner. Not needed
-                by strategies that ask no model.
+            pool: a Pool, or anything `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
+            learner: a torch module or a function that makes one, a scikit-learn estimator, or a Learner. Strategies
+                that need no model need no learner.
             recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe.
-            classes: how many classes there are, or their names. Taken from the pool when it knows.
-            task: "regress" where labels are numbers; what the learner is made for if None, else "classify".
-            weights: whether rows count in training by the weights they were drawn with; None as the learner is made.
+            classes: the number of classes, or their names; None takes them from the pool where it knows them.
+            task: "regress" if labels are numbers; None takes the task of the learner, else "classify".
+            weights: whether training uses the weights that rows were drawn with; None leaves it to the learner.
             seed: the only source of chance.
-            folder: where to keep the session. Each answer is on disk before `tell` returns; `Session.load` goes on
-                from there. It must not hold a session yet.
-            spill: a folder for mapped files that hold the signals of the pool, for pools larger than memory.
-            batch: rows of one forward pass.
-            max_memory: what `ask` may hold beside pool and model, such as "4GB", in the memory that holds the signals:
-                an accelerator's, the CPU's, else files. Too small a limit is refused with the smallest that works.
-            engine: None for this process; "ray" or a `Ray`, and workers read the pool, each with its own model.
-            half: keep signals of several numbers a row in float16 while choosing, computed with in float32: half the
-                memory and half the bytes to read. docs/results/half.md has what that does to the picks.
+            folder: a folder to store the session in; it must not hold one yet. Answers are on disk before `tell`
+                returns, and `Session.load` continues from there.
+            spill: a folder for memory-mapped files with the pool's signals, for pools larger than memory.
+            batch: rows in one forward pass.
+            max_memory: limit on the memory of `ask` besides pool and model, such as "4GB". It counts the memory that
+                holds the signals: an accelerator's, the CPU's, or else files. A limit that is too small is refused,
+                and the error names the smallest that works.
+            engine: None for this process; "ray" or a `Ray` to read the pool on workers, each with its own model.
+            half: store signals of several numbers a row in float16 and compute in float32: half the memory and half
+                the bytes to read. docs/results/half.md shows how picks change.
+
+        Raises:
+            ArgumentError, LabelError, NeedError, StoreError: an argument does not fit the others, or the folder
+                already holds a session.
         """
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
@@ -98,17 +142,18 @@ class Session:
         if self.task == "regress":
             self.recipe = self.recipe.for_regression()
         self.seed = seed
-        self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}  # of the last ask
+        self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
+        self.estimate: dict[str, Any] | None = None
         self._key = key_of(seed)
-        where, self._how = None if spill is None else Path(spill), How.of(max_memory)
-        self._gathering = Gathering(self.pool, batch, self._how, engine_of(engine), where, bool(half))
-        self._fit: tuple[int, Fit] | None = None  # with the number of answers it was trained on
-        self.estimate: dict[str, Any] | None = None  # of the model that drew the last batch, from that batch's answers
-        self._asked: Asked | None = None  # the last batch
-        self._chooser: Reader | None = None  # the model that chose it; None in a session that was loaded since
+        spill_folder = None if spill is None else Path(spill)
+        self._gathering = Gathering(self.pool, batch, How.of(max_memory), engine_of(engine), spill_folder, bool(half))
+        self._fit: Fit | None = None
+        self._fit_answers = 0  # how many answers it was trained on
+        self._pending: PendingBatch | None = None
+        self._pending_reader: Reader | None = None  # the model that chose it; None in a session loaded since
+        self._round = 0
         self.folder = None if folder is None else Path(folder)
         self.ledger = Ledger() if self.folder is None else store.create(self.folder, self._settings())
-        self._round = 0
 
     @staticmethod
     def load(
@@ -120,39 +165,55 @@ class Session:
         max_memory: int | str | None = None,
         engine: str | Ray | None = None,
     ) -> Session:
-        """Go on with a session kept in `folder`, on the same pool. `recipe` only where it is a class of your own."""
-        stored_settings = store.settings(Path(folder))
+        """Continue a session that is stored in a folder.
+
+        Args:
+            folder: where the session was started with `Session(..., folder=...)`.
+            pool: the same pool, in the same form.
+            learner: the same learner.
+            recipe: only for a strategy class of your own; otherwise the stored recipe is used.
+            max_memory: as for a new session.
+            engine: as for a new session.
+
+        Returns:
+            The session, with all answers, the last batch asked for, and the last fit where training continues from it.
+
+        Raises:
+            StoreError: the folder holds no session, a file cannot be read, or the pool or recipe is another one.
+        """
+        path = Path(folder)
+        settings = store.settings(path)
         session = Session(
             pool,
             learner,
-            recipe if recipe is not None else store.recipe_of(Path(folder), stored_settings),
-            classes=stored_settings["classes"],
-            task=stored_settings.get("task"),
-            weights=stored_settings.get("weights"),
-            seed=stored_settings["seed"],
-            batch=stored_settings["batch"],
-            half=stored_settings.get("half", False),
+            recipe if recipe is not None else store.recipe_of(path, settings),
+            classes=settings["classes"],
+            task=settings.get("task"),
+            weights=settings.get("weights"),
+            seed=settings["seed"],
+            batch=settings["batch"],
+            half=settings.get("half", False),
             max_memory=max_memory,
             engine=engine,
         )
-        session.folder = Path(folder)
-        store.check(session.folder, stored_settings, session._settings())
-        session.ledger = store.ledger(session.folder)
-        session._asked = store.load_asked(session.folder, session._answers())
-        partly = session._asked is not None and not session._asked.complete(session.ledger)
-        session._round = session._asked.round if session._asked is not None and partly else session._next_round()
+        session.folder = path
+        store.check(path, settings, session._settings())
+        session.ledger = store.ledger(path)
+        session._pending = pending = store.load_pending(path, session._count_answers())
+        partly = pending is not None and not pending.is_complete(session.ledger)
+        session._round = pending.round if pending is not None and partly else session._next_round()
         if session.learner is not None:
-            session._fit = store.load_fit(session.folder, session.learner)
+            session._fit, session._fit_answers = store.load_fit(path, session.learner)
         return session
 
     @property
     def labelled(self) -> np.ndarray:
-        """Ids of the rows that have an answer."""
+        """Ids (n,) of the rows that have an answer."""
         return self.ledger.labelled.numpy()
 
     @property
     def free(self) -> np.ndarray:
-        """Ids of the rows that have none."""
+        """Ids (m,) of the rows that have no answer yet."""
         return self.ledger.free(self.pool.ids).numpy()
 
     @property
@@ -160,76 +221,235 @@ class Session:
         """The number of the round that answers told now belong to; the first is 0."""
         return self._round
 
-    def ask(self, k: int, progress: Callable[[int, int], None] | None = None) -> Selection:
-        """k rows worth labelling next, after training on all answers so far. Asked again, it answers the same.
+    @property
+    def key(self) -> Key:
+        """The key of the seed, which all chance of the session is folded from."""
+        return self._key
 
-        `progress` is called with (done, total) from time to time while picks are made.
+    @property
+    def batch(self) -> int:
+        """Rows in one forward pass."""
+        return self._gathering.batch
+
+    @property
+    def max_memory(self) -> int | None:
+        """The limit on the memory of `ask`, in bytes; None for no limit. It may be changed between batches."""
+        return self._gathering.how.limit
+
+    @max_memory.setter
+    def max_memory(self, limit: int | str | None) -> None:
+        self._gathering = replace(self._gathering, how=replace(self._gathering.how, limit=bytes_of(limit)))
+
+    def ask(self, k: int, progress: Callable[[int, int], None] | None = None) -> Selection:
+        """Choose the rows to label next, after training on all answers so far.
+
+        Args:
+            k: how many rows.
+            progress: a function of (done, total) that is called from time to time while picks are made.
+
+        Returns:
+            The picks: ids (k,), weights, scores and notes. Asking again without telling returns the same.
+
+        Raises:
+            BudgetError: k is not a whole number from 1 to the number of free rows.
+            NeedError: the recipe needs a model or a signal that is not there.
+            MemoryLimitError: `max_memory` is too small; the error names the smallest that works.
         """
         free = self.ledger.free(self.pool.ids)
         check_budget(k, len(free))
-        how = self._how.heard_by(progress)
+        options = self._gathering.how.heard_by(progress)
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
-        done = self.ledger.labelled
-        # A model that has seen one class says the same of every row: choose as at the start.
-        cold = not len(done) or (self.task == "classify" and len(self.ledger.labels.unique()) == 1)
-        strategy = self.recipe.start if cold else self.recipe.strategy
-        if strategy.needs.history:
-            strategy = strategy.with_history(self._history())
-        picks = self._chosen(strategy, k, free, how)
-        self._chooser = self._fit[1].reader if self._fit is not None and self._fit[0] == self._answers() else None
+        strategy = self._next_strategy()
+        picks = self._select(strategy, k, options)
+        self._pending_reader = self._fit.reader if self._fit is not None and self._fit_is_current() else None
         self._round = self._next_round()
-        self._asked = Asked.of(strategy, picks, self._round, self._answers(), len(free), self._chooser is not None)
+        has_model = self._pending_reader is not None
+        self._pending = PendingBatch.of(strategy, picks, self._round, self._count_answers(), len(free), has_model)
         if self.folder is not None:
-            store.save_asked(self.folder, self._asked)
+            store.save_pending(self.folder, self._pending)
         return picks
 
     def tell(self, ids: Any, labels: Any) -> None:
-        """Record answers: class numbers or names, or numbers in regression. All of them or, on an error, none.
+        """Record answers: all of them or, on an error, none.
 
-        Any row of the pool may be told, asked for or not; telling a row again corrects its label. With a folder, the
-        answers are on disk when this returns.
+        With a folder, the answers are on disk when this returns.
+
+        Args:
+            ids: (n,) distinct rows of the pool, asked for or not. Telling a row again corrects its label.
+            labels: (n,) class numbers or names, or numbers in regression.
+
+        Raises:
+            RowError: an id is not in the pool, or is given twice.
+            LabelError: a label is none of the classes, or there is not one label for each id.
         """
         rows = ids_of(ids)
         answers = self.as_answers(labels)
         if len(rows) != len(answers):
             raise LabelError(f"one label for each id was expected, found {len(rows)} ids and {len(answers)} labels")
-        known = torch.isin(torch.tensor(rows, dtype=torch.int64), self.pool.ids)
-        if not bool(known.all()):
-            bad = rows[int((~known).nonzero()[0])]
-            raise RowError(f"row id {bad} is not in the pool of {len(self.pool)} rows; nothing was recorded")
+        self._check_rows(torch.tensor(rows, dtype=torch.int64))
         if not rows:
             return
-        weights = [1.0] * len(rows) if self._asked is None else self._asked.weights_of(rows)
-        notes = {} if self._asked is None else self._asked.notes_for(rows)
+        weights = [1.0] * len(rows) if self._pending is None else self._pending.weights_of(rows)
+        notes = {} if self._pending is None else self._pending.notes_for(rows)
         self.ledger.add(self._round, rows, answers, weights, self.recipe.name, notes)
         self.estimate = self._estimate()
 
     def as_answers(self, labels: Any) -> list[int] | list[float]:
-        """Labels as the ledger keeps them: class numbers, or numbers in regression."""
+        """Convert labels to what the ledger stores.
+
+        Args:
+            labels: (n,) class numbers or names, or numbers in regression.
+
+        Returns:
+            Class numbers, or numbers in regression.
+
+        Raises:
+            LabelError: a label is none of the classes, or not a finite number.
+        """
         return numbers(labels) if self.task == "regress" else class_numbers(labels, self.classes)
 
     def fit(self) -> Fit:
-        """The model trained on all answers so far."""
-        done = len(self.ledger.labelled)
-        if self._fit is not None and self._fit[0] == self._answers():
-            return self._fit[1]
+        """Train on all answers so far, unless the last fit already did.
+
+        Returns:
+            The fit, whose `reader` answers about any row.
+
+        Raises:
+            NeedError: the session has no learner.
+            LabelError: there is no answer yet.
+        """
+        if self._fit is not None and self._fit_is_current():
+            return self._fit
         if self.learner is None:
             raise NeedError(
                 f"recipe {self.recipe.name!r} asks a model, but the session has no learner; pass a torch module, a "
                 "scikit-learn classifier or a Learner"
             )
-        if not done:
+        if not len(self.ledger.labelled):
             raise LabelError("there is no answer to train on yet; tell some labels first")
         began = time.perf_counter()
-        fit = self._trained(self.learner, self.ledger)
+        self._fit = self._train(self.learner, self.ledger)
+        self._fit_answers = self._count_answers()
         self.seconds["train"] += time.perf_counter() - began
-        self._fit = (self._answers(), fit)
         if self.folder is not None:
-            store.save_fit(self.folder, self._fit)
-        return fit
+            store.save_fit(self.folder, self._fit, self._fit_answers)
+        return self._fit
 
-    def _trained(self, learner: Learner, ledger: Ledger) -> Fit:
-        """A fit on the answers of `ledger`."""
+    def state(self) -> SessionState:
+        """Return what the session has learnt so far, for `restore` of a session on the same pool.
+
+        Returns:
+            A snapshot with a copy of the ledger: what happens to the session later does not change it. It lives in
+            memory and holds the trained model; to keep a session on disk, use `folder=`.
+
+        >>> import labelwise as lw
+        >>> one, other = (lw.Session(np.eye(3), recipe=name, classes=2) for name in ("random", "kcenter"))
+        >>> one.tell([1], [0])
+        >>> other.restore(one.state())
+        >>> other.free
+        array([0, 2])
+        """
+        ledger = Ledger()
+        for entry in self.ledger:
+            ledger.append(entry)
+        return SessionState(ledger, self._fit, self._fit_answers, self._pending, self._round)
+
+    def restore(self, state: SessionState) -> None:
+        """Continue from a state, in place of the answers and the fit of this session.
+
+        The recipe, the seed and the other arguments stay those of this session. With a folder, the state is stored
+        there when this returns.
+
+        Args:
+            state: what `state` of a session on the same pool returned; `dataclasses.replace` changes a part of it.
+
+        Raises:
+            StoreError: the session is stored in a folder and holds answers already, which are never removed.
+            RowError, LabelError: an answer does not fit the pool or the classes.
+        """
+        if self.folder is not None and len(self.ledger):
+            raise StoreError(
+                f"a session without answers was expected; the one in {self.folder} holds {len(self.ledger)} entries, "
+                "which are never removed. Restore the state in a session with a new folder, or without folder="
+            )
+        self._check_rows(state.ledger.labelled)
+        self.as_answers(state.ledger.labels)
+        if self.folder is None:
+            self.ledger = Ledger()
+        for entry in state.ledger:
+            self.ledger.append(entry)
+        self._fit, self._fit_answers = state.fit, state.fit_answers
+        self._pending, self._pending_reader, self._round = state.pending, None, state.round
+        self.estimate = None
+        if self.folder is not None:
+            if self._pending is not None:
+                store.save_pending(self.folder, self._pending)
+            if self._fit is not None:
+                store.save_fit(self.folder, self._fit, self._fit_answers)
+
+    def check_memory(self, k: int, n: int = 1) -> None:
+        """Check now that `max_memory` is large enough for each of the next batches; without a limit, do nothing.
+
+        Before the first answer the check is for batches chosen as the first one is. Later it trains, if need be, and
+        reads one row to know how large rows are.
+
+        Args:
+            k: rows in each batch.
+            n: how many batches.
+
+        Raises:
+            MemoryLimitError: the limit is too small; the error names the smallest that works.
+        """
+        if self.max_memory is None:
+            return
+        strategy = self._next_strategy(cold=not len(self.ledger.labelled))
+        reader = reader_for(stored(strategy.needs.pool), self.fit)
+        free = self.ledger.free(self.pool.ids)
+        self._gathering.check(strategy, k, n, reader, free, looked_back(self.ledger))
+
+    @contextmanager
+    def rows(self, strategy: Strategy, k: int) -> Iterator[tuple[Shards, Shards, Home]]:
+        """Read the rows as `ask` does, for looking at what a strategy is given. Use it in a `with` statement.
+
+        Args:
+            strategy: what to read is decided by its `needs`.
+            k: rows of the batch it is for; memory is planned by it.
+
+        Yields:
+            The free rows, the labelled rows, and where they were placed.
+        """
+        free = self.ledger.free(self.pool.ids)
+        reader = reader_for(stored(strategy.needs.pool), self.fit)
+        with self._gathering.rows(strategy, k, reader, free, looked_back(self.ledger)) as (candidates, placement):
+            labelled = labelled_rows(
+                self.pool, strategy.needs, self.ledger, self.fit, self.batch, placement.device, self._gathering.half
+            )
+            yield candidates, labelled.in_blocks(placement.block), placement
+
+    def _next_strategy(self, cold: bool | None = None) -> Strategy:
+        """The strategy of the next batch, with the history it asks for."""
+        if cold is None:
+            # A model that has seen one class says the same of every row: choose as for the first batch.
+            cold = not len(self.ledger.labelled) or (self.task == "classify" and len(self.ledger.labels.unique()) == 1)
+        strategy = self.recipe.start if cold else self.recipe.strategy
+        return strategy.with_history(self.history()) if strategy.needs.history else strategy
+
+    def _select(self, strategy: Strategy, k: int, options: How) -> Selection:
+        """k of the free rows."""
+        done = len(self.ledger.labelled)
+        key = self._key.fold("select", done) if done else self._key.fold("start")
+        began, trained = time.perf_counter(), self.seconds["train"]
+        with self.rows(strategy, k) as (candidates, labelled, _):
+            self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
+            began = time.perf_counter()
+            if self._gathering.cluster is None:  # a worker on another machine may not reach the folder
+                options = options.kept_in(self.folder)
+            picks = select_kept(strategy, candidates, labelled, k, key, options)
+            picks = noted(picks, candidates, self._fit, strategy.needs.pool)
+            self.seconds["select"] = time.perf_counter() - began
+        return picks
+
+    def _train(self, learner: Learner, ledger: Ledger) -> Fit:
         order = ledger.labelled.argsort()
         return learner.fit(
             self.pool,
@@ -238,55 +458,48 @@ class Session:
             weights=ledger.weights[order],
             classes=count_of(self.task, self.classes, ledger.labels),
             key=self._key.fold("train", len(order)),
-            previous=self._fit[1] if self._fit is not None else None,
+            previous=self._fit,
         )
 
     def _estimate(self) -> dict[str, Any] | None:
-        """What the last batch says about the model that drew it, once every row of it has its answer."""
-        if self._asked is None or not self._asked.law or not self._asked.complete(self.ledger):
+        """What the last batch says about the model that chose it, once every row of it has its answer."""
+        pending = self._pending
+        if pending is None or not pending.estimator or not pending.is_complete(self.ledger):
             return None
-        if self._chooser is None and self.learner is not None:  # loaded since: the same answers give the same model
-            then = self._asked.before(self.ledger)
-            if self._fit is not None and self._fit[0] == self._asked.answers:
-                self._chooser = self._fit[1].reader
-            elif then is not None and (self._fit is None or self._fit[1].state is None):
-                self._chooser = self._trained(self.learner, then).reader
-        return None if self._chooser is None else self._asked.estimate(self._chooser, self.pool, self.ledger)
+        if self._pending_reader is None and self.learner is not None:  # loaded since: equal answers, equal model
+            before = pending.ledger_before(self.ledger)
+            if self._fit is not None and self._fit_answers == pending.answers:
+                self._pending_reader = self._fit.reader
+            elif before is not None and (self._fit is None or self._fit.state is None):
+                self._pending_reader = self._train(self.learner, before).reader
+        return None if self._pending_reader is None else pending.estimate(self._pending_reader, self.pool, self.ledger)
 
-    def _answers(self) -> int:
-        """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
-        return sum(len(entry.ids) for entry in self.ledger)
-
-    def _chosen(self, strategy: Strategy, k: int, free: Tensor, how: How) -> Selection:
-        """k of the free rows, read with what the strategy asks of them and of the labelled ones."""
-        gathering, done = self._gathering, len(self.ledger.labelled)
-        key = self._key.fold("select", done) if done else self._key.fold("start")
-        reader = reader_for(stored(strategy.needs.pool), self.fit)
-        trained, began = self.seconds["train"], time.perf_counter()
-        with gathering.rows(strategy, k, reader, free, looked_back(self.ledger)) as (pool, home):
-            asked = (self.pool, strategy.needs, self.ledger, self.fit, gathering.batch)
-            labelled = labelled_rows(*asked, home.device, gathering.half)
-            self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
-            began = time.perf_counter()
-            # A worker on another machine may not reach the folder.
-            how = how if gathering.cluster else how.kept_in(self.folder)
-            picks = select_kept(strategy, pool, labelled.in_blocks(home.block), k, key, how)
-            picks = noted(picks, pool, None if self._fit is None else self._fit[1], strategy.needs.pool)
-            self.seconds["select"] = time.perf_counter() - began
-        return picks
-
-    def _history(self) -> tuple[dict[str, Any], ...]:
-        """What `Strategy.with_history` is given."""
+    def history(self) -> tuple[dict[str, Any], ...]:
+        """Return the earlier batches, as `Strategy.with_history` takes them: the notes and ids of each."""
         return tuple(
             {**entry.notes, "ids": [row for row in entry.ids if row not in entry.notes.get("unasked", ())]}
             for entry in self.ledger
         )
 
+    def _count_answers(self) -> int:
+        """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
+        return sum(len(entry.ids) for entry in self.ledger)
+
+    def _fit_is_current(self) -> bool:
+        return self._fit is not None and self._fit_answers == self._count_answers()
+
     def _next_round(self) -> int:
         return max((entry.round + 1 for entry in self.ledger), default=0)
 
+    def _check_rows(self, ids: Tensor) -> None:
+        missing = ids[~torch.isin(ids, self.pool.ids)]
+        if len(missing):
+            raise RowError(
+                f"row id {int(missing[0])} is not in the pool of {len(self.pool)} rows; nothing was recorded"
+            )
+
     def _settings(self) -> dict[str, Any]:
-        """What has to be the same for a stored session to go on."""
+        """What has to be the same for a stored session to continue."""
         return {
             **({"task": "regress"} if self.task == "regress" else {}),
             **({} if self.weights is None else {"weights": self.weights}),
@@ -294,7 +507,7 @@ class Session:
             "recipe": self.recipe.settings(),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),
-            "batch": self._gathering.batch,
+            "batch": self.batch,
             "rows": len(self.pool),
             "pool": self.pool.fingerprint(),
         }

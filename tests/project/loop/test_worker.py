@@ -100,7 +100,7 @@ def test_a_limit_on_memory_is_checked_when_it_is_given_and_decides_no_pick(
             work(project)
             label_all(project)
             work(project)
-        assert limited.session()._how.limit == int(least[:-2]) * 10**6
+        assert limited.session().max_memory == int(least[:-2]) * 10**6
         assert [limited.store.picks(n) for n in (1, 2)] == [free.store.picks(n) for n in (1, 2)]
     assert label("--project", new) is None  # it stays
     assert label("--project", new, "--max-memory", "2GB") is None  # or is changed

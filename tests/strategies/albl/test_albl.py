@@ -103,7 +103,7 @@ def test_rows_nobody_asked_for_count_once():
     other = [row for row in range(120) if row not in al.labelled and row not in picks.ids][:2]
     al.tell([*picks.ids, *other], Y[[*picks.ids, *other]])
     assert al.ledger.entries[-1].notes["unasked"] == other
-    assert al._history()[-1]["ids"] == picks.ids.tolist()
+    assert al.history()[-1]["ids"] == picks.ids.tolist()
     third = al.ask(2)
     p = picks.notes["probability"]
     right = al.fit().reader.logits(al.pool.inputs(al.labelled)).argmax(1).numpy() == Y[al.labelled]

@@ -18,7 +18,7 @@ from labelwise.bench.suite.curve import Curve, first_batch
 from labelwise.bench.suite.determinism import repeatable
 from labelwise.bench.suite.oracle_curve import ADVICE, CANDIDATES, SWAPS, Search, best_batch
 from labelwise.bench.suite.suite import Cell
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.stats.record import Record
 from labelwise.stats.verdict import ORACLE
 from labelwise.strategies import Random

@@ -24,7 +24,7 @@ from torch import Tensor
 from labelwise.bench.suite.curve import Curve
 from labelwise.errors import StoreError
 from labelwise.io.files import FileLockedError, atomic_file, open_locked, sync_folder
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.stats.record import Record, append, read_records
 
 MODELS = "models"
@@ -156,7 +156,7 @@ def _model(path: Path, number: int) -> Path:
 
 
 def _save(session: Session, path: Path) -> None:
-    fit = session.fit() if session._fit is None else session._fit[1]
+    fit = session.state().fit or session.fit()
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         torch.save({"ids": fit.ids, "state": dict(fit.state or {})}, file)
@@ -176,4 +176,5 @@ def _load(session: Session, records: Path, last: Record) -> None:
             f"{last.run}, {records}: {AGAIN}"
         ) from error
     assert session.learner is not None
-    session._fit = (last.labels, session.learner.restore(state, ids))
+    fit = session.learner.restore(state, ids)
+    session.restore(replace(session.state(), fit=fit, fit_answers=last.labels))

@@ -18,7 +18,7 @@ from labelwise.errors import ArgumentError
 from labelwise.io.files import write_text
 from labelwise.loop import rounds
 from labelwise.recipes import get
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.stats.record import Record
 
 

@@ -13,11 +13,11 @@ from labelwise.bench.suite.peak_memory import Peak
 from labelwise.errors import BudgetError
 from labelwise.labels import oracle_of
 from labelwise.labels.oracle import Oracle
-from labelwise.loop import check_memory, nothing, one_round
+from labelwise.loop import no_picks, one_round
 from labelwise.rng import Key
 from labelwise.selection import Selection
 from labelwise.selection.memory import check_each
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.stats.environment import environment
 from labelwise.stats.record import Record
 
@@ -87,12 +87,12 @@ class Curve:
 
     def _check_first(self) -> None:
         if isinstance(self.start, int):
-            check_memory(self.session, self.start, 1)
+            self.session.check_memory(self.start)
 
     def _check_rounds(self) -> None:
         ids = first_batch(self.data, self.first, self.session.seed)
         self.session.tell(ids, self.answers(ids))
-        check_memory(self.session, self.k, self.rounds)
+        self.session.check_memory(self.k, self.rounds)
 
     def walk(self, number: int) -> Record:
         """Walk the round of this number."""
@@ -101,7 +101,7 @@ class Curve:
 
         def choose() -> Selection:
             peak = Peak(self.device)
-            picks = nothing() if number == self.rounds else ask()
+            picks = no_picks() if number == self.rounds else ask()
             memory.update(peak.read())
             return picks
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from labelwise.bench.data.load import Data
 from labelwise.rng import Key
 from labelwise.selection import Selection
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.train import evaluate
 
 ADVICE = ("margin", "badge", "bait", "typiclust", "kcenter")  # they train as random does and need no draws
@@ -90,9 +90,9 @@ def _advised(session: Session, data: Data, name: str, k: int) -> Tensor:
         classes=data.classes,
         task=data.task,
         seed=session.seed,
-        batch=session._gathering.batch,
+        batch=session.batch,
     )
-    adviser.ledger, adviser._fit = session.ledger, session._fit
+    adviser.restore(session.state())
     return torch.from_numpy(adviser.ask(k).ids)
 
 

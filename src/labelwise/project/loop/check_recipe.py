@@ -6,7 +6,7 @@ from labelwise.errors import ArgumentError, LabelwiseError
 from labelwise.project.loop.model import head_learner
 from labelwise.project.settings import Settings
 from labelwise.rng import Key
-from labelwise.session.session import Session
+from labelwise.session import Session
 
 _ROWS, _COLUMNS = 48, 4
 

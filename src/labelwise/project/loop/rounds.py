@@ -26,7 +26,7 @@ from labelwise.project.meter.rows import History, losses_of
 from labelwise.project.project import Project
 from labelwise.project.store import Pick, Round
 from labelwise.rng import Key
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.signals.model.forward import ModelReader
 
 

@@ -9,13 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from labelwise.loop import check_memory
 from labelwise.pool import Pool
 from labelwise.project.loop.model import head_learner
 from labelwise.project.settings import Settings
 from labelwise.project.store import Round, Store
 from labelwise.selection.memory import check_each
-from labelwise.session.session import Session
+from labelwise.session import Session
 
 ROUNDS = 50  # for which a limit on memory has to be enough when a project is made: labelled rows are held too
 
@@ -105,7 +104,7 @@ def check_limit(pool: Pool, settings: Settings) -> None:
 def _check(pool: Pool, settings: Settings, train: dict[int, float], rounds: int) -> None:
     named = settings.classes if len(settings.classes) > 1 else ("one", "other")
     known = Standing(0, named if settings.task == "classify" else (), train, {}, frozenset(), 0, ())
-    check_memory(session_of(pool, settings, np.empty(0, np.int64), known), settings.k, rounds)
+    session_of(pool, settings, np.empty(0, np.int64), known).check_memory(settings.k, rounds)
 
 
 def _classes(store: Store, after: int) -> list[str]:

@@ -22,7 +22,7 @@ from labelwise.reproduce.plots import bars, lines, points
 from labelwise.reproduce.registry import Reproduction, Result, Setting
 from labelwise.reproduce.times import timed
 from labelwise.reproduce.verdicts import stat_of
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.signals.model.forward import ModelReader
 from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record

@@ -31,7 +31,7 @@ from labelwise.reproduce.tables import PaperTable, Sheet, pool_rows, suite_of
 from labelwise.reproduce.times import WHERE, of_run
 from labelwise.reproduce.verdicts import Rows, Stat, said, shorter
 from labelwise.rng import Key
-from labelwise.session.session import Session
+from labelwise.session import Session
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.strategies import Random
@@ -75,14 +75,14 @@ def table3(setting: Setting) -> Result:
         about[sheet.row] = {"data": sheet.data, "rows": len(data.pool), "k": k, "train_rows": pool_rows(sheet)}
         setting.say(f"{sheet.row}: {len(data.pool)} rows to choose from, training on {sheet.start}")
         start = first_batch(data, sheet.start, setting.seed)
-        fit = None
+        state = None
         for spec in (*sheet.strategies, None):
             session = _session(sheet, data, spec, setting.seed, device)
-            session.tell(start, oracle_of(None, data.pool)(start))
-            if fit is not None:  # one network for all: what differs is the choice
-                session._fit = fit
-            session.fit()
-            fit = session._fit
+            if state is None:
+                session.tell(start, oracle_of(None, data.pool)(start))
+                session.fit()
+                state = session.state()
+            session.restore(state)  # one network for all: what differs is the choice
             label = EXPLICIT if spec is None else spec.label
             ask = _explicit(session, k, setting.seed, device) if spec is None else _asking(session, k)
             times = [_timed(ask, device) for _ in range(1 + REPEATS[setting.scale])]
