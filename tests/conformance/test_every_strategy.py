@@ -17,7 +17,7 @@ from labelwise.rng import Key
 from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, Probs, stored
 from labelwise.verify import check_strategy, invariances
-from labelwise.verify.problems import Problem, labelled_arrays, pool_of, random_arrays, same, tempered
+from labelwise.verify.problems import Problem, expect_same, labelled_arrays, random_arrays, shards_for, with_label_probs
 
 NAMES = lw.strategies.names()
 # What verify may leave out: draws by ids, strategies that ask nothing of labelled rows, or nothing of the pool.
@@ -32,7 +32,7 @@ def _inputs(n: int, c: int = 4, d: int = 5, seed: int = 0, dtype: type = np.floa
 
 
 def _shards(name: str, inputs: dict[str, np.ndarray], ids: np.ndarray, count: int) -> Shards:
-    return pool_of(lw.strategies.get(name), Problem(inputs, ids, 1), count)[1]
+    return shards_for(lw.strategies.get(name), Problem(inputs, ids, 1), count)[1]
 
 
 def _labelled(name: str, rows: np.ndarray, classes: int = 4) -> dict[str, np.ndarray] | None:
@@ -40,7 +40,7 @@ def _labelled(name: str, rows: np.ndarray, classes: int = 4) -> dict[str, np.nda
 
 
 def _same(a: lw.Selection, b: lw.Selection) -> None:
-    same(a, b, "here")
+    expect_same(a, b, "here")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,7 +83,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], np.ndarray, int, i
         "grad_dot": rng.normal(size=pool)[pick].astype(dtype),
     }
     ids = np.array(draw(st.lists(st.integers(-(2**62), 2**62), min_size=n, max_size=n, unique=True)), dtype=np.int64)
-    return tempered(inputs), ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
+    return with_label_probs(inputs), ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,7 +181,7 @@ def test_mapped_files_are_read_without_a_copy_of_the_whole(name: str, tmp_path: 
     inputs["log_probs"] = np.log(rng.dirichlet(np.ones(4), (n, 6)))
     inputs["duals"] = rng.exponential(size=n)
     inputs |= {"grad_sqnorm": rng.exponential(size=n), "grad_dot": rng.normal(size=n)}
-    inputs = tempered(inputs)
+    inputs = with_label_probs(inputs)
     for key, value in inputs.items():
         np.save(tmp_path / f"{key}.npy", value.astype(np.float32))
     whole = {key: np.load(tmp_path / f"{key}.npy") for key in inputs}

@@ -1,5 +1,6 @@
 """`labelwise verify`: our strategies pass, planted bugs are caught, and what failed can be looked at again."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -25,13 +26,11 @@ from labelwise.signals.spec import Embedding, GradSketch, Needs, Prediction, Pro
 from labelwise.strategies.sabal import reference as slow_sabal
 from labelwise.strategies.uncertainty.reference import highest_first, margin
 from labelwise.verify import INVARIANCES, CheckFailed, NotApplicable, check_strategy, invariances
-from labelwise.verify.case import Case
+from labelwise.verify.case import CHECKS, Case
 from labelwise.verify.chi_square import chi_square_p
-from labelwise.verify.compare import REFERENCES
 from labelwise.verify.problems import problem_for
 from labelwise.verify.result import Outcome, Report, save_case
 from labelwise.verify.run import plan_one, run
-from labelwise.verify.theorems import THEOREMS
 
 NAMES = lw.strategies.names()
 
@@ -40,16 +39,15 @@ NAMES = lw.strategies.names()
 
 
 def test_every_strategy_has_a_reference():
-    assert list(REFERENCES) == NAMES
-    assert set(THEOREMS) <= set(NAMES)
-    assert all("reference" in checks for checks in REFERENCES.values())
+    assert set(CHECKS) == set(NAMES)
+    assert all("reference" in checks for checks in CHECKS.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_references_laws_and_theorems(name: str, seed: int):
     """The invariances are in test_every_strategy.py."""
-    checks = [*REFERENCES[name], *THEOREMS.get(name, {})]
+    checks = list(CHECKS[name])
     got = check_strategy(name, seed=seed, checks=checks)
     assert got.ok, str(got)
     assert {one.status for one in got.outcomes} == {"passed"}
@@ -302,14 +300,28 @@ def test_arrays_of_ones_own():
     assert few.status("Mine", "blocks") == "not applicable"
     assert "more than 64" in few.outcomes[0].why
     assert not few.ok  # nothing was checked
-    with pytest.raises(ArgumentError, match="all of one length"):
+    with pytest.raises(ArgumentError, match="all of the same length"):
         check_strategy(Mine(), {"probs": p, "embedding": p[:3]})
 
 
 def test_without_a_reference_it_says_so():
     (outcome,) = check_strategy(Mine(), checks=["reference"]).outcomes
     assert outcome.status == "not applicable"
-    assert "no reference was given" in outcome.why
+    assert "there is no reference" in outcome.why
+
+
+def test_a_reference_module_next_to_the_strategy_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "family").mkdir()
+    (tmp_path / "family/__init__.py").write_text("")
+    (tmp_path / "family/mine.py").write_text("from test_verify import Mine, WrongScore\nclass Bad(WrongScore): ...\n")
+    (tmp_path / "family/good.py").write_text("from test_verify import Mine\nclass Good(Mine): ...\n")
+    (tmp_path / "family/reference.py").write_text("from test_verify import slow_margin as select\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    for module, name, status in (("good", "Good", "passed"), ("mine", "Bad", "failed")):
+        strategy = getattr(importlib.import_module(f"family.{module}"), name)()
+        (outcome,) = check_strategy(strategy, checks=["reference"]).outcomes
+        assert outcome.status == status
 
 
 def test_what_a_random_problem_cannot_hold():
@@ -343,7 +355,7 @@ def test_bad_arguments():
 def test_a_device_that_is_not_there_is_said():
     with pytest.raises(ArgumentError, match="no CUDA device"):
         check_strategy("margin", device="cuda")
-    assert check_strategy("margin", checks=["device"]).outcomes[0].why == "torch sees no CUDA device here"
+    assert check_strategy("margin", checks=["device"]).outcomes[0].why == "torch finds no CUDA device"
 
 
 def test_an_error_inside_a_check_is_its_outcome():
@@ -410,9 +422,9 @@ def test_a_report():
 
 def test_parameters_a_strategy_does_not_have():
     with pytest.raises(NotApplicable, match="no parameters"):
-        Case(Mine()).having({"gamma": 1})
+        Case(Mine()).with_parameters({"gamma": 1})
     with pytest.raises(NotApplicable, match="no parameter delta"):
-        Case(lw.strategies.Dynamical()).having({"delta": 1.0})
+        Case(lw.strategies.Dynamical()).with_parameters({"delta": 1.0})
 
 
 @pytest.mark.parametrize("seed", range(6))

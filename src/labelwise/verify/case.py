@@ -1,4 +1,4 @@
-"""Case: what a check is given, a strategy, a seed and a device; and where it keeps the arrays it is looking at."""
+"""Case: what a check receives (strategy, seed, device), and the registry of checks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.verify.problems import Problem, chosen
+from labelwise.verify.problems import Problem, picks_of
 from labelwise.verify.result import NotApplicable
 
 
 @dataclass
 class Case:
-    """A strategy under a check, and the problem it was last asked about: what is saved when the check fails."""
+    """A strategy to check, and the arrays of its last problem, which are saved when the check fails."""
 
     strategy: Strategy
     seed: int = 0
@@ -24,17 +24,17 @@ class Case:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def rng(self, *names: str | int) -> np.random.Generator:
-        """Chance for the problem of this name."""
+        """A random generator for the problem of this name."""
         return Key(self.seed).fold(*names).numpy()
 
-    def keep(self, arrays: Mapping[str, Any]) -> None:
-        """Remember these arrays as the problem at hand."""
+    def record(self, arrays: Mapping[str, Any]) -> None:
+        """Remember the arrays of the current problem."""
         self.arrays = {name: np.asarray(value) for name, value in arrays.items() if value is not None}
 
-    def hold(self, problem: Problem) -> None:
-        """Remember this problem."""
-        behind = {f"labelled_{name}": value for name, value in (problem.labelled or {}).items()}
-        self.keep({**problem.arrays, **behind, "ids": problem.ids, "k": problem.k, "selection_seed": problem.seed})
+    def record_problem(self, problem: Problem) -> None:
+        """Remember the current problem."""
+        labelled = {f"labelled_{name}": value for name, value in (problem.labelled or {}).items()}
+        self.record({**problem.arrays, **labelled, "ids": problem.ids, "k": problem.k, "selection_seed": problem.seed})
 
     def select(
         self,
@@ -45,14 +45,14 @@ class Case:
         seed: int = 0,
         strategy: Strategy | None = None,
     ) -> Selection:
-        """The picks on the case's device, the problem remembered."""
+        """Select on the device of the case, and remember the problem."""
         n = len(next(iter(arrays.values()))) if arrays else len(ids if ids is not None else ())
         problem = Problem(arrays, np.arange(n) if ids is None else ids, k, seed, labelled, self.device)
-        self.hold(problem)
-        return chosen(strategy or self.strategy, problem)
+        self.record_problem(problem)
+        return picks_of(strategy or self.strategy, problem)
 
-    def having(self, parameters: Mapping[str, Any]) -> Strategy:
-        """The strategy with these parameters, where it has them."""
+    def with_parameters(self, parameters: Mapping[str, Any]) -> Strategy:
+        """The strategy with these parameters; NotApplicable where it does not have them."""
         if not is_dataclass(self.strategy):
             raise NotApplicable(f"{type(self.strategy).__name__} is not a dataclass: it has no parameters to set")
         known = {one.name for one in fields(self.strategy)}
@@ -63,3 +63,17 @@ class Case:
 
 
 Check = Callable[[Case], None]
+CHECKS: dict[str, dict[str, Check]] = {}  # by the name of a strategy, then by the title of a check
+
+
+def checks(strategy: str, title: str = "reference") -> Callable[[Check], Check]:
+    """Decorator: the function checks the strategy of this name; `labelwise verify` lists it under `title`.
+
+    It raises CheckFailed where the strategy is wrong, and NotApplicable where there is nothing to check.
+    """
+
+    def add(check: Check) -> Check:
+        CHECKS.setdefault(strategy, {})[title] = check
+        return check
+
+    return add

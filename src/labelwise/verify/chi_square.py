@@ -1,4 +1,4 @@
-"""Counts against an exact law: Pearson's chi-square test."""
+"""Pearson's chi-square test of counts against an exact distribution."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ import torch
 
 from labelwise.errors import NumericsError
 
-FEWEST = 8.0  # cells with smaller expectations are put together
+ALARM = 1e-7  # the chance that a correct strategy fails a test of its law
+FEWEST = 8.0  # cells with smaller expected counts are merged
 
 
 def chi_square_p(counts: Sequence[float] | np.ndarray, law: Sequence[float] | np.ndarray) -> float:
-    """The p-value of counts against an exact law; cells with small expectations are put together."""
+    """The p-value of counts under an exact distribution; cells with small expected counts are merged.
+
+    Args:
+        counts: how often each outcome was seen.
+        law: the probability of each outcome; sums to 1.
+    """
     seen, p = np.asarray(counts, float), np.asarray(law, float)
     if abs(p.sum() - 1) >= 1e-9:
-        raise NumericsError(f"a law sums to 1, found {p.sum()}")
+        raise NumericsError(f"probabilities must sum to 1, found {p.sum()}")
     if seen[p == 0].sum() != 0:
-        raise NumericsError(f"something impossible was drawn: cell {int(np.flatnonzero((p == 0) & (seen > 0))[0])}")
+        raise NumericsError(
+            f"an outcome of probability 0 was drawn: cell {int(np.flatnonzero((p == 0) & (seen > 0))[0])}"
+        )
     expected = p * seen.sum()
     small = expected < FEWEST
     observed, wanted = [*seen[~small]], [*expected[~small]]

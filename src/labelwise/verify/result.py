@@ -1,4 +1,4 @@
-"""What a check says: passed, failed or not applicable; and the file a failing case is saved to."""
+"""Outcomes of checks (passed, failed, not applicable), and the file that a failing case is saved to."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SIGNS: dict[Status, str] = {"passed": "ok", "failed": "FAILED", "not applicable"
 
 
 class CheckFailed(LabelwiseError):
-    """A strategy does not do what the check asks; the text says what was expected and what was found."""
+    """A strategy fails a check; the message says what was expected and what was found."""
 
 
 class NotApplicable(LabelwiseError):
-    """The check has nothing to say about this strategy or on this machine; the text says why."""
+    """A check does not apply to this strategy or this machine; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Outcome:
         check: the name of the check.
         status: "passed", "failed" or "not applicable".
         why: what was found where it failed, or why it does not apply.
-        seconds: how long it took on the clock.
-        seed: of the random problems; `labelwise verify NAME --seed` makes them again.
+        seconds: wall-clock time.
+        seed: of the random problems; `labelwise verify NAME --seed SEED` repeats them.
         saved: the file with the arrays of the failing problem.
     """
 
@@ -50,19 +50,19 @@ class Outcome:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def as_json(self) -> dict[str, object]:
-        """Everything but the arrays, which are in the file `saved`."""
+        """All fields but the arrays, which are in the file `saved`."""
         return {key: value for key, value in asdict(self).items() if key != "arrays"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of all checks that ran."""
+    """The outcomes of the checks that ran."""
 
     outcomes: tuple[Outcome, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed, and something was checked."""
+        """Whether no check failed and at least one passed."""
         return not self.failures and any(one.status == "passed" for one in self.outcomes)
 
     @property
@@ -75,7 +75,7 @@ class Report:
         return found[0] if found else "not applicable"
 
     def __str__(self) -> str:
-        """One line for each check; lines that failed say what was found."""
+        """One line for each check, with what was found where it failed."""
         width = max((len(one.check) for one in self.outcomes), default=0)
         return "\n".join(
             f"{one.strategy}  {one.check:{width}}  {SIGNS[one.status]}{f'  {one.why}' if one.why else ''}"
@@ -84,7 +84,7 @@ class Report:
 
 
 def save_case(outcome: Outcome, folder: Path) -> Path:
-    """The arrays, the seed and the text of a failing check, as one .npz file: np.load(path) reads it."""
+    """Write the arrays, seed and message of a failing check to an .npz file, which `np.load` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{outcome.strategy}-{outcome.check}-{outcome.seed}")
     path = folder / f"{stem}.npz"

@@ -1,4 +1,4 @@
-"""What the papers prove, on problems small enough to see it: each check belongs to the strategy whose paper it is."""
+"""Theorems of the papers, checked on small problems; each check belongs to the strategy of its paper."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from labelwise.strategies.sabal import reference as slow_sabal
 from labelwise.theory.alignment import one_hot, theorem_1, theorem_2
 from labelwise.theory.dynamics import Dynamics
 from labelwise.train import PrimalDual
-from labelwise.verify.case import Case, Check
+from labelwise.verify.case import Case, checks
 from labelwise.verify.compare.sabal import inputs, vectors
-from labelwise.verify.problems import close, same_ids, true
+from labelwise.verify.problems import expect, expect_close, expect_ids
 
 
+@checks("kcenter", "cover within twice the best")
 def cover_radius(case: Case) -> None:
     """k-center: the cover radius is at most twice the best of all sets of centres."""
     for turn in range(5):
@@ -37,9 +38,10 @@ def cover_radius(case: Case) -> None:
         got = case.select(3, {"embedding": x}, seed=turn).ids
         best = min(dist[:, list(rows)].min(1).max() for rows in itertools.combinations(range(9), 3))
         found = dist[:, got].min(1).max()
-        true(found <= 2 * best + 1e-12, f"cover radius {found:.6g} is above twice the best one, {best:.6g}")
+        expect(found <= 2 * best + 1e-12, f"cover radius {found:.6g} is above twice the best one, {best:.6g}")
 
 
+@checks("sabal-iht", "prox by brute force")
 def prox(case: Case) -> None:
     """SABAL: the support taken by line 6 of algorithm 2 is optimal among all supports (rule "exact")."""
     for turn in range(40):
@@ -47,7 +49,7 @@ def prox(case: Case) -> None:
         arrays = inputs(rng, ("gradient", "bayesian")[turn % 2], 8)
         alpha, beta = float(10 ** rng.uniform(-1, 3)), 0.1
         got = case.select(
-            3, arrays, strategy=case.having({"alpha": alpha, "beta": beta, "iterations": 1, "prox": "exact"})
+            3, arrays, strategy=case.with_parameters({"alpha": alpha, "beta": beta, "iterations": 1, "prox": "exact"})
         )
         problem = slow_sabal.Problem.of(*vectors(arrays), 3, alpha, beta)
         zero = np.zeros(8)
@@ -55,26 +57,28 @@ def prox(case: Case) -> None:
         s = zero - problem.line_search(u, zero) * u
         value = slow_sabal.prox_value(problem, s, got.ids.tolist())
         best = slow_sabal.prox_by_brute_force(problem, s, 3)
-        true(value <= best + 1e-10 * (1 + abs(best)), f"the support reaches {value:.12g}, the best one {best:.12g}")
+        expect(value <= best + 1e-10 * (1 + abs(best)), f"the support reaches {value:.12g}, the best one {best:.12g}")
 
 
+@checks("sabal-greedy", "line search")
+@checks("sabal-iht", "line search")
 def line_search(case: Case) -> None:
     """SABAL: no other step along the direction is better, and de-biasing never raises the objective."""
     for turn in range(20):
         rng = case.rng("line", turn)
         problem = slow_sabal.Problem.of(rng.normal(size=(9, 6)), rng.random(9), 4, 0.5, (0.0, 0.3)[turn % 2])
         w, u = rng.random(9) * (rng.random(9) < 0.6), rng.normal(size=9)
-        case.keep({"phi": problem.phi, "v": problem.v, "w": w, "u": u})
+        case.record({"phi": problem.phi, "v": problem.v, "w": w, "u": u})
         phi = Factored(torch.ones(9, 1, dtype=torch.float64), torch.from_numpy(problem.phi.T.copy()))
         along = sparse.adjoint(phi, torch.from_numpy(u))
         residual = sparse.adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
         slope = (residual * along).sum() + problem.beta * float((w - 1) @ u)
         mu = float(sparse.line_search(slope, (along * along).sum() + problem.beta * float(u @ u)))
         others = [problem.f1(w - (mu + step) * u) for step in (-1.0, -0.1, -0.01, 0.01, 0.1, 1.0)]
-        true(problem.f1(w - mu * u) < min(others), f"a step beside {mu:.6g} is better")
+        expect(problem.f1(w - mu * u) < min(others), f"a step beside {mu:.6g} is better")
         after, _ = sparse.debias(phi, torch.from_numpy(w), residual, 1, problem.beta, 0.0)
-        close(after.numpy(), problem.debias(w), "algorithm 5", 1e-10, 1e-12)
-        true(problem.f1(after.numpy()) <= problem.f1(w) + 1e-12, "de-biasing raised the objective")
+        expect_close(after.numpy(), problem.debias(w), "algorithm 5", 1e-10, 1e-12)
+        expect(problem.f1(after.numpy()) <= problem.f1(w) + 1e-12, "de-biasing raised the objective")
 
 
 def _network(case: Case, turn: int, rows: int = 7) -> tuple[nn.Module, Tensor, Tensor]:
@@ -85,26 +89,28 @@ def _network(case: Case, turn: int, rows: int = 7) -> tuple[nn.Module, Tensor, T
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 2)
     x = torch.randn(rows, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(0, 3, (rows,), generator=generator)
-    case.keep({"x": x.numpy(), "y": y.numpy()})
+    case.record({"x": x.numpy(), "y": y.numpy()})
     return model, x, y
 
 
+@checks("dynamical", "Delta identity")
 def dynamics(case: Case) -> None:
     """dynamicAL: the definition by kernels (eq. 8), and Delta as a difference of dynamics with every pair of rows."""
     for turn in range(4):
         model, x, y = _network(case, turn)
         found = Dynamics(model, batch=3)
-        close(found.of(x, y), slow_dynamical.dynamics_by_kernels(model, x, y), "equation 8", 1e-9)
+        expect_close(found.of(x, y), slow_dynamical.dynamics_by_kernels(model, x, y), "equation 8", 1e-9)
         before, after = found.of(x[:4], y[:4]), found.of(x, y)
         change = found.change((x[4:], y[4:]), (x[:4], y[:4]))
-        close(change, after - before, "the change of the dynamics", 1e-8)
+        expect_close(change, after - before, "the change of the dynamics", 1e-8)
         g, g_S = slow_dynamical.row_gradients(model, x, y), slow_dynamical.row_gradients(model, x[:4], y[:4]).sum(0)
         single = [float(g[i] @ g[i] + 2 * g[i] @ g_S) for i in range(4, 7)]
-        close(found.changes(x[4:], y[4:], found.gradient(x[:4], y[:4])), single, "the change by one row", 1e-8)
+        expect_close(found.changes(x[4:], y[4:], found.gradient(x[:4], y[:4])), single, "the change by one row", 1e-8)
         pairs = sum(float(g[a] @ g[b]) for a, b in itertools.permutations(range(4, 7), 2))
-        close(change, sum(single) + pairs, "equation 13", 1e-8)
+        expect_close(change, sum(single) + pairs, "equation 13", 1e-8)
 
 
+@checks("dynamical", "theorems 1 and 2")
 def alignment_bounds(case: Case) -> None:
     """dynamicAL: theorem 1 (speed of training) and theorem 2 (generalisation) on random kernels."""
     for turn in range(30):
@@ -112,23 +118,24 @@ def alignment_bounds(case: Case) -> None:
         n, classes = int(rng.integers(2, 20)), int(rng.integers(1, 5))
         x = rng.normal(size=(n, 40)) * np.logspace(0, -2 * rng.random(), 40)
         theta, y = torch.from_numpy(x @ x.T), one_hot(torch.from_numpy(rng.integers(0, classes, n)), classes)
-        case.keep({"kernel": theta.numpy(), "labels": y.numpy()})
+        case.record({"kernel": theta.numpy(), "labels": y.numpy()})
         eta = float(rng.uniform(0.01, 1.0)) / float(torch.linalg.eigvalsh(theta)[-1])
         for name, bounds in (("1", theorem_1(theta, y, eta, 1 + turn)), ("2", theorem_2(theta, y))):
-            true(bounds.holds, f"theorem {name} does not hold: {bounds}")
+            expect(bounds.holds, f"theorem {name} does not hold: {bounds}")
 
 
+@checks("bss", "barriers and eigenvalues")
 def barriers(case: Case) -> None:
     """BSS: the design stays between the barriers at every draw, and ends in the interval of the paper.
 
-    The run ends when the next move would part the barriers too far, so the lower one is short of its last place by at
+    The run ends when the next move would part the barriers too far, so the lower one is short of its last index by at
     most one move: that much is allowed. For gamma up to 0.1165 the output is good, with eigenvalues in [3/4, 5/4].
     """
     for turn, gamma in enumerate((0.1165, 0.3, 0.11, 0.5)):
         rng = case.rng("barriers", turn)
         v = slow_barrier.whitened(slow_barrier.features(slow_barrier.KINDS[turn], 40, int(rng.integers(1, 4)), rng))
         d = v.shape[1]
-        case.keep({"v": v, "gamma": np.array(gamma)})
+        case.record({"v": v, "gamma": np.array(gamma)})
         barrier, rows = Barrier(d, gamma), torch.from_numpy(v)
         while True:
             look = barrier.look()
@@ -136,76 +143,79 @@ def barriers(case: Case) -> None:
                 break
             form = look.form(rows)
             law = (form / form.sum()).numpy()
-            close(law, form.numpy() / look.phi / len(v), "the law sums to one", 1e-8)
+            expect_close(law, form.numpy() / look.phi / len(v), "the law sums to one", 1e-8)
             pick = int(rng.choice(len(v), p=law))
             barrier.add(look, rows[pick : pick + 1], form[pick : pick + 1])
             lam = torch.linalg.eigvalsh(barrier.matrix)
             inside = barrier.lower < float(lam[0]) and float(lam[-1]) < barrier.upper
-            true(inside, f"eigenvalues {lam.tolist()} are not between {barrier.lower} and {barrier.upper}")
+            expect(inside, f"eigenvalues {lam.tolist()} are not between {barrier.lower} and {barrier.upper}")
         low, high = (float(x) / barrier.mid for x in (lam[0], lam[-1]))
         move = gamma / (look.phi * (1 + gamma)) / barrier.mid
         least, most = (1 - 2 * gamma) / (1 - gamma**2) - move, (1 + 2 * gamma) / (1 - gamma**2)
-        true(least <= low <= high <= most, f"eigenvalues [{low}, {high}] are outside of [{least}, {most}]")
-        true(barrier.total <= barrier.mid * (1 + 1e-12), "the coefficients beta sum to more than 1")
+        expect(least <= low <= high <= most, f"eigenvalues [{low}, {high}] are outside of [{least}, {most}]")
+        expect(barrier.total <= barrier.mid * (1 + 1e-12), "the coefficients beta sum to more than 1")
         if gamma <= ALWAYS_GOOD:
-            true(0.75 <= low <= high <= 1.25, f"gamma = {gamma}: eigenvalues [{low}, {high}] are not in [3/4, 5/4]")
+            expect(0.75 <= low <= high <= 1.25, f"gamma = {gamma}: eigenvalues [{low}, {high}] are not in [3/4, 5/4]")
 
 
+@checks("batchbald", "joint entropies")
 def joint_entropies(case: Case) -> None:
     """BatchBALD: gains from configurations are those of joint entropies with every labelling enumerated."""
     for turn in range(2):
         probs = np.exp(slow_bayes.random_log_probs(case.rng("joint", turn), 5, 5, 3))
-        case.keep({"probs": probs})
+        case.record({"probs": probs})
         joint = Joint.empty(5, torch.device("cpu"))
         for t in range(4):
             value = slow_bayes.batch_information(probs[:t]) if t else 0.0
             expected = [slow_bayes.batch_information(probs[[*range(t), i]]) - value for i in range(5)]
-            close(joint.gain(torch.from_numpy(probs)), expected, f"gain after {t} picks", 0.0, 1e-10)
-            close(joint.q_M.sum(), 1.0, "the chances of all labellings", 1e-12)
-            true(len(joint.q_M) == 3**t, f"{3**t} labellings of {t} rows, found {len(joint.q_M)}")
+            expect_close(joint.gain(torch.from_numpy(probs)), expected, f"gain after {t} picks", 0.0, 1e-10)
+            expect_close(joint.q_M.sum(), 1.0, "the chances of all labellings", 1e-12)
+            expect(len(joint.q_M) == 3**t, f"{3**t} labellings of {t} rows, found {len(joint.q_M)}")
             joint = joint.take(torch.from_numpy(probs[t]), 1000, Key(turn))
 
 
+@checks("ally", "recursion of duals")
 def duals(case: Case) -> None:
     """ALLY: duals are eta times the running sum of slack, held at zero from below, whatever the batches."""
     for turn in range(4):
         rng = case.rng("duals", turn)
         losses = rng.exponential(0.5, (6, 5))
         epsilon, eta = float(rng.uniform(0, 0.6)), float(rng.uniform(0.05, 1))
-        case.keep({"losses": losses, "epsilon": epsilon, "eta": eta})
+        case.record({"losses": losses, "epsilon": epsilon, "eta": eta})
         objective = PrimalDual(epsilon=epsilon, eta=eta)
         state = objective.init(5, None)
         for seen, expected in zip(losses, slow_ally.duals(losses.tolist(), epsilon, eta)):
-            for place in torch.from_numpy(rng.permutation(5)).split(2):
-                state = objective.after(torch.from_numpy(seen)[place], place, state)
-            close(state["dual"], expected, "duals after an epoch", 0.0, 1e-12)
+            for index in torch.from_numpy(rng.permutation(5)).split(2):
+                state = objective.after(torch.from_numpy(seen)[index], index, state)
+            expect_close(state["dual"], expected, "duals after an epoch", 0.0, 1e-12)
 
 
+@checks("ally", "theorem 3.2")
 def sensitivity(case: Case) -> None:
     """ALLY, theorem 3.2: duals at the optimum are what the optimal value loses when a bound is loosened."""
     rng = case.rng("sensitivity")
     x = np.array([1.0, -0.5, 2.0, 0.8]) * rng.uniform(0.99, 1.01, 4)
     y = np.array([1.0, 0.4, 0.5, -0.3]) * rng.uniform(0.99, 1.01, 4)
-    case.keep({"x": x, "y": y})
+    case.record({"x": x, "y": y})
     objective = PrimalDual(epsilon=0.4, eta=0.5, update="full")
-    state, weight, place = objective.init(4, None), torch.zeros(1, dtype=torch.float64), torch.arange(4)
+    state, weight, index = objective.init(4, None), torch.zeros(1, dtype=torch.float64), torch.arange(4)
     x_n, y_n = torch.from_numpy(x), torch.from_numpy(y)
     for _ in range(1500):
         # The gradient of mean (1 + dual) (x w - y)^2 + 0.1 w^2, which is the Lagrangian that `reduce` gives.
         slope = (2 * (1 + state["dual"]) * (x_n * weight - y_n) * x_n).mean() + 0.2 * weight
         weight = weight - 0.05 * slope
-        state = objective.after((x_n * weight - y_n).square(), place, state)
+        state = objective.after((x_n * weight - y_n).square(), index, state)
     w = weight.clone().requires_grad_()
     loss = (x_n * w - y_n).square()
-    (rest,) = torch.autograd.grad(objective.reduce(loss, place, state) + 0.1 * w.square().sum(), w)
-    close(rest, [0.0], "the gradient of the Lagrangian at rest", 0.0, 1e-5)
+    (rest,) = torch.autograd.grad(objective.reduce(loss, index, state) + 0.1 * w.square().sum(), w)
+    expect_close(rest, [0.0], "the gradient of the Lagrangian at rest", 0.0, 1e-5)
     slopes = []
     for i in range(4):
         step = 1e-6 * np.eye(4)[i]
         slopes.append((_optimum(x, y, 0.4 + step) - _optimum(x, y, 0.4 - step)) / 2e-6)
     # The Lagrangian is a mean over rows, so a dual counts 1/n of what its bound costs.
-    close(state["dual"] / 4, [-slope for slope in slopes], "duals against sensitivities", 0.0, 1e-4)
-    true(bool((state["dual"] > 1e-3).any()), "no bound is active: the check says nothing")
+    expect_close(state["dual"] / 4, [-slope for slope in slopes], "duals against sensitivities", 0.0, 1e-4)
+    expect(bool((state["dual"] > 1e-3).any()), "no bound is active: the check says nothing")
 
 
 def _optimum(x: np.ndarray, y: np.ndarray, epsilon: np.ndarray) -> float:
@@ -217,22 +227,12 @@ def _optimum(x: np.ndarray, y: np.ndarray, epsilon: np.ndarray) -> float:
     return float(((x * w - y) ** 2).mean() + 0.1 * w * w)
 
 
+@checks("batchbald", "log K")
 def saturated(case: Case) -> None:
     """BatchBALD: what labels tell about a draw of K is at most log K, and adding a row never takes information away."""
     for turn, draws in enumerate((2, 5)):
         log_probs = slow_bayes.random_log_probs(case.rng("saturated", turn), 12, draws, 3, 8.0)
-        got = case.select(5, {"log_probs": log_probs}, strategy=case.having({"strict": True}))
-        true(got.notes["information"] <= math.log(draws) + 1e-9, f"information is above log {draws}")
-        true(bool((got.scores >= -1e-9).all()), "a pick took information away")
-    same_ids(got.ids, slow_bayes.batchbald(log_probs, 5)[0], "greedy by enumeration")
-
-
-THEOREMS: dict[str, dict[str, Check]] = {
-    "kcenter": {"cover within twice the best": cover_radius},
-    "dynamical": {"Delta identity": dynamics, "theorems 1 and 2": alignment_bounds},
-    "bss": {"barriers and eigenvalues": barriers},
-    "batchbald": {"joint entropies": joint_entropies, "log K": saturated},
-    "sabal-greedy": {"line search": line_search},
-    "sabal-iht": {"prox by brute force": prox, "line search": line_search},
-    "ally": {"recursion of duals": duals, "theorem 3.2": sensitivity},
-}
+        got = case.select(5, {"log_probs": log_probs}, strategy=case.with_parameters({"strict": True}))
+        expect(got.notes["information"] <= math.log(draws) + 1e-9, f"information is above log {draws}")
+        expect(bool((got.scores >= -1e-9).all()), "a pick took information away")
+    expect_ids(got.ids, slow_bayes.batchbald(log_probs, 5)[0], "greedy by enumeration")

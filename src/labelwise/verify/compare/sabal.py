@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.strategies.sabal import reference as slow
-from labelwise.verify.case import Case
-from labelwise.verify.problems import close, same_ids
+from labelwise.verify.case import Case, checks
+from labelwise.verify.problems import expect_close, expect_ids
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -31,6 +31,7 @@ def vectors(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return slow.gradient_vectors(arrays["probs"], arrays["label_probs"], arrays["embedding"])
 
 
+@checks("sabal-greedy")
 def greedy(case: Case) -> None:
     """Algorithm 1: picks, weights, scores and the objective."""
     settings = [(1e-2, 1e-1, 1.0), (3e3, 1e-1, 1.0), (1e2, 1e-4, 1.0), (0.0, 1e-2, 2.0)]
@@ -39,16 +40,17 @@ def greedy(case: Case) -> None:
             arrays = inputs(case.rng("sabal-greedy", turn, form), form)
             b = (5, 17, 30)[turn % 3]
             second = turn == 3
-            strategy = case.having({"alpha": alpha, "beta": beta, "tau": tau, "second_order": second})
+            strategy = case.with_parameters({"alpha": alpha, "beta": beta, "tau": tau, "second_order": second})
             got = case.select(b, arrays, strategy=strategy)
             problem = slow.Problem.of(*vectors(arrays), b, alpha, beta)
             picks, w, scores = slow.greedy(problem, b, tau, second)
-            same_ids(got.ids, picks, f"algorithm 1, {form} form, alpha = {alpha}, beta = {beta}")
-            close(got.weights, w[picks], "weights", 1e-7, 1e-9)
-            close(got.scores, scores, "scores", 1e-8, 1e-11)
-            close(got.notes["objective"], problem.f(w), "objective", 1e-8)
+            expect_ids(got.ids, picks, f"algorithm 1, {form} form, alpha = {alpha}, beta = {beta}")
+            expect_close(got.weights, w[picks], "weights", 1e-7, 1e-9)
+            expect_close(got.scores, scores, "scores", 1e-8, 1e-11)
+            expect_close(got.notes["objective"], problem.f(w), "objective", 1e-8)
 
 
+@checks("sabal-iht")
 def iht(case: Case) -> None:
     """Algorithm 2: the support, the weights and the objective, with both rules of line 6."""
     # Loose problems (small beta) amplify rounding from one iteration to the next, so they get few.
@@ -56,10 +58,10 @@ def iht(case: Case) -> None:
         for form in ("gradient", "bayesian"):
             arrays = inputs(case.rng("sabal-iht", turn, form), form)
             b, rule = (5, 17)[turn % 2], ("exact", "paper")[turn // 2]
-            strategy = case.having({"alpha": alpha, "beta": beta, "iterations": most, "prox": rule})
+            strategy = case.with_parameters({"alpha": alpha, "beta": beta, "iterations": most, "prox": rule})
             got = case.select(b, arrays, strategy=strategy)
             problem = slow.Problem.of(*vectors(arrays), b, alpha, beta)
             support, w, _ = slow.iht(problem, b, most, 1e-5, rule)
-            same_ids(got.ids, support, f"algorithm 2, {form} form, alpha = {alpha}, beta = {beta}, rule {rule}")
-            close(got.weights, w[support], "weights", 1e-5, 1e-7)
-            close(got.notes["objective"], problem.f(w), "objective", 1e-6)
+            expect_ids(got.ids, support, f"algorithm 2, {form} form, alpha = {alpha}, beta = {beta}, rule {rule}")
+            expect_close(got.weights, w[support], "weights", 1e-5, 1e-7)
+            expect_close(got.notes["objective"], problem.f(w), "objective", 1e-6)

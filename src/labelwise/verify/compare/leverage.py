@@ -15,10 +15,9 @@ from labelwise.strategies.leverage.volume import spread
 from labelwise.strategies.leverage.weighted_batch import Drawn
 from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
-from labelwise.verify.case import Case
-from labelwise.verify.chi_square import chi_square_p
-from labelwise.verify.compare.scores import ALARM
-from labelwise.verify.problems import close, same_ids, true
+from labelwise.verify.case import Case, checks
+from labelwise.verify.chi_square import ALARM, chi_square_p
+from labelwise.verify.problems import expect, expect_close, expect_ids
 
 DRAWN = 250
 
@@ -34,10 +33,11 @@ def _whitened(psi: np.ndarray, ids: np.ndarray, rank: int, k: int, seed: int) ->
         expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
         v = basis.of(pool.take(torch.from_numpy(ids))).numpy()
     by_svd = slow.whitened(psi, rank)
-    close(v @ v.T, by_svd @ by_svd.T, "the whitened basis", 0.0, 1e-6 * float((by_svd**2).sum(1).max()))
+    expect_close(v @ v.T, by_svd @ by_svd.T, "the whitened basis", 0.0, 1e-6 * float((by_svd**2).sum(1).max()))
     return v, expected
 
 
+@checks("bss")
 def bss(case: Case) -> None:
     """The same draws by inverses of explicit matrices and waiting times row by row: picks and weights."""
     for turn, kind in enumerate(slow.KINDS):
@@ -45,13 +45,14 @@ def bss(case: Case) -> None:
         psi, ids = slow.features(kind, 60, 3, rng), rng.permutation(1000)[:60] - 300
         gamma, k = (0.45, 0.12)[turn % 2], int(rng.integers(15, 40))
         v, expected = _whitened(psi, ids, 3, k, turn)
-        strategy = case.having({"gamma": gamma, "rank": 3, "retries": 0})
+        strategy = case.with_parameters({"gamma": gamma, "rank": 3, "retries": 0})
         got = case.select(k, {"basis": psi}, ids, seed=turn, strategy=strategy)
         found = slow.bss(v, ids.tolist(), k, gamma, expected, Key(turn).fold("try", 0))
-        same_ids(got.ids, list(found), f"{kind} rows, gamma = {gamma}")
-        close(got.weights / k, list(found.values()), "weights", 1e-6)
+        expect_ids(got.ids, list(found), f"{kind} rows, gamma = {gamma}")
+        expect_close(got.weights / k, list(found.values()), "weights", 1e-6)
 
 
+@checks("leverage")
 def leverage(case: Case) -> None:
     """The same draws in proportion to leverage: picks and weights."""
     for turn, kind in enumerate(slow.KINDS):
@@ -59,12 +60,13 @@ def leverage(case: Case) -> None:
         psi, ids = slow.features(kind, 60, 3, rng), rng.permutation(500)[:60] - 100
         k = int(rng.integers(10, 45))
         _, expected = _whitened(psi, ids, 2, k, turn)
-        got = case.select(k, {"basis": psi}, ids, seed=turn, strategy=case.having({"rank": 2}))
+        got = case.select(k, {"basis": psi}, ids, seed=turn, strategy=case.with_parameters({"rank": 2}))
         found = slow.leverage(slow.whitened(psi, 2), ids.tolist(), k, expected, Key(turn))
-        same_ids(got.ids, list(found), f"{kind} rows")
-        close(got.weights / k, list(found.values()), "weights", 1e-6)
+        expect_ids(got.ids, list(found), f"{kind} rows")
+        expect_close(got.weights / k, list(found.values()), "weights", 1e-6)
 
 
+@checks("volume")
 def volume(case: Case) -> None:
     """The greedy rule by one inverse for each pick; weights of the drawn rule undo its law."""
     for turn, kind in enumerate(slow.KINDS):
@@ -72,24 +74,25 @@ def volume(case: Case) -> None:
         psi, ids = slow.features(kind, 80, 4, rng), rng.permutation(500)[:80] - 100
         order = ids.argsort()
         rows, gains = slow.greedy_design(slow.whitened(psi)[order], 30)
-        got = case.select(30, {"basis": psi}, ids, strategy=case.having({"rank": 4, "rule": "greedy"}))
-        same_ids(got.ids, ids[order][rows], f"greedy design, {kind} rows")
-        close(got.scores, gains, "gains", 1e-6)
-        drawn = case.select(30, {"basis": psi}, ids, seed=turn, strategy=case.having({"rank": 4}))
-        place = {int(i): row for row, i in enumerate(ids)}
-        v = slow.whitened(psi)[[place[int(i)] for i in drawn.ids]]
+        got = case.select(30, {"basis": psi}, ids, strategy=case.with_parameters({"rank": 4, "rule": "greedy"}))
+        expect_ids(got.ids, ids[order][rows], f"greedy design, {kind} rows")
+        expect_close(got.scores, gains, "gains", 1e-6)
+        drawn = case.select(30, {"basis": psi}, ids, seed=turn, strategy=case.with_parameters({"rank": 4}))
+        row_of = {int(i): row for row, i in enumerate(ids)}
+        v = slow.whitened(psi)[[row_of[int(i)] for i in drawn.ids]]
         times = drawn.weights * (v**2).sum(1) / 4 * drawn.notes["draws"] / 30
-        close(times, times.round(), "times each row was drawn", 0.0, 1e-5)
-        close(times.sum(), drawn.notes["draws"], "draws in all", 1e-6)
+        expect_close(times, times.round(), "times each row was drawn", 0.0, 1e-5)
+        expect_close(times.sum(), drawn.notes["draws"], "draws in all", 1e-6)
 
 
+@checks("volume", "law")
 def volume_law(case: Case) -> None:
     """Spanning rows in proportion to their squared volume, by enumeration of all sets."""
     for d in (1, 2):
         psi = slow.features("heavy", 8, d, case.rng("volume law", d))
         law = slow.volume_law(slow.whitened(psi), d)
         pool = _pool(psi, np.arange(8))
-        case.keep({"basis": psi})
+        case.record({"basis": psi})
         seen: Counter[tuple[int, ...]] = Counter()
         with whitened(pool, Basis(), d, None, Key(0)) as basis:
             for turn in range(DRAWN):
@@ -97,4 +100,4 @@ def volume_law(case: Case) -> None:
                 spread(pool, basis, Rings(pool, LEVERAGE, Key(1000 * case.seed + turn)), drawn)
                 seen[tuple(sorted(drawn.weight))] += 1
         p = chi_square_p([seen[rows] for rows in law], list(law.values()))
-        true(p > ALARM, f"spanning rows do not follow the squared volume: chi-square p = {p:.2g}")
+        expect(p > ALARM, f"spanning rows do not follow the squared volume: chi-square p = {p:.2g}")
