@@ -12,10 +12,9 @@ pytest.importorskip("matplotlib")
 from matplotlib.text import Text
 
 from labelwise.report import figures, rank_diagram
-from labelwise.report.captions import caption, cut, inches, wrapped
-from labelwise.report.line_styles import COLOURS, INK, PAPER, looks
-from labelwise.report.panels import panels_png
-from labelwise.report.style_sheet import STYLE
+from labelwise.report.figures import panels_png
+from labelwise.report.html import STYLE
+from labelwise.report.style import COLOURS, INK, PAPER, caption, cut, inches, looks, wrapped
 from labelwise.reproduce import plots
 from labelwise.stats.curves import Curves
 from labelwise.stats.metric import metric_named

@@ -52,12 +52,9 @@ def check_place(out: Path) -> None:
 
 def check_drawing() -> None:
     """Raise now, and not after the runs, when the figure cannot be drawn."""
-    from labelwise.errors import extra
+    from labelwise.report.style import import_matplotlib
 
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise extra("matplotlib", "bench") from error
+    import_matplotlib()
 
 
 def names_of(recipes: str) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
-"""The figure: learning curves with bands, as PNG and as SVG text. Needs matplotlib (extra "bench")."""
+"""Learning curves as figures: all lines in one picture (PNG, SVG), or a panel for each strategy. Needs matplotlib."""
 
 from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,14 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.errors import ArgumentError, extra
-from labelwise.report.captions import FONT, caption, cut, inches, wrapped
-from labelwise.report.line_styles import COLOURS, INK, MUTED, PAPER, RULE, looks, stands_out
+from labelwise.errors import ArgumentError
+from labelwise.report.style import (
+    AGAINST,
+    COLOURS,
+    INK,
+    MUTED,
+    RULE,
+    caption,
+    cut,
+    inches,
+    looks,
+    new_figure,
+    png_bytes,
+    stands_out,
+    text_style,
+    wrapped,
+)
 from labelwise.stats.curves import Band, Curves, Spread, area, band
 from labelwise.stats.metric import Metric
 
 CROWDED = 8  # with more lines than these, bands are drawn of the best and of the one compared with
 BANDS = 3  # the best so many, then
+PANELS_ACROSS = 5
+PANEL_WIDTH, PANEL_HEIGHT = 2.0, 1.6  # inches of a panel
+PANEL_NAME = 24  # the longest name written in full
 SMALLEST = 8.0  # points of the names: a figure of more lines grows instead
 
 
@@ -38,10 +56,7 @@ NARROW = Size(4.8, 4.8, 12.5, 14)
 
 def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
     """The figure as a PNG picture on white, sharp enough for a page or a slide; a line under it says what it shows."""
-    figure = _draw(by_strategy, WIDE, spread, against, written=True)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=170, facecolor=PAPER, metadata={"Software": None})
-    return out.getvalue()
+    return png_bytes(_draw(by_strategy, WIDE, spread, against, written=True), 150)
 
 
 def svg(
@@ -81,21 +96,12 @@ def caption_of(by_strategy: Mapping[str, Curves], spread: Spread = "t95", agains
 def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against: str, written: bool = False) -> Any:
     if not by_strategy:
         raise ArgumentError("A figure needs the curves of one strategy or more; found none.")
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise extra("matplotlib", "bench") from error
     metric = next(iter(by_strategy.values())).metric
     size = replace(size, height=max(size.height, len(by_strategy) * 1.25 * SMALLEST / (0.68 * 72)))
     said = wrapped(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
     below = (said.count("\n") + 1) * 1.35 * (size.text - 2) / 72 if said else 0.0  # inches
-    # Names are texts, never mathematics: else a strategy called "$x$" would be parsed as TeX.
-    style: Any = {"font.family": FONT, "font.size": size.text, "text.parse_math": False}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(size.width, size.height + below))
-        FigureCanvasAgg(figure)
+    with text_style(size.text):
+        figure = new_figure(size.width, size.height + below)
         axes = figure.add_subplot()
         bands = {name: band(lines, spread) for name, lines in by_strategy.items()}
         _lines(axes, bands, banded(by_strategy, against), against)
@@ -237,3 +243,48 @@ def _custom(style: str, names: Mapping[str, str]) -> str:
     for shade, name in names.items():
         style = re.sub(rf"(?<=: ){shade}\b", f"var(--{name}, {shade})", style)
     return style
+
+
+def panels_png(by_strategy: Mapping[str, Curves], spread: Spread = "t95", against: str = "random") -> bytes:
+    """Every strategy but the one compared with, in order, on one scale."""
+    return png_bytes(_draw_panels(by_strategy, spread, against), 130)
+
+
+def _draw_panels(by_strategy: Mapping[str, Curves], spread: Spread, against: str) -> Any:
+    names = [name for name in by_strategy if name != against]
+    across, down = min(PANELS_ACROSS, len(names)), math.ceil(len(names) / PANELS_ACROSS)
+    metric = by_strategy[names[0]].metric
+    way = "" if metric.higher else " (lower is better)"
+    title = f"{metric.title}{way} by labels; {against} is the dashed line"
+    width = max(PANEL_WIDTH * across, 2 * PANEL_WIDTH)
+    head, foot = (
+        wrapped(text, width - 0.2, points)
+        for text, points in ((title, 9.5), (caption(list(by_strategy.values()), spread), 8.5))
+    )
+    height = PANEL_HEIGHT * down + 0.17 * (head.count("\n") + foot.count("\n")) + 0.6
+    with text_style(8):
+        figure = new_figure(width, height, layout="constrained")
+        every = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+        for place, (axes, name) in enumerate(zip(every, names)):
+            if against in by_strategy:
+                _curve(axes, by_strategy[against], spread, INK, AGAINST)
+            _curve(axes, by_strategy[name], spread, COLOURS[0], "-")
+            axes.set_title(cut(name, PANEL_NAME), loc="left", color=INK, fontsize=8.5)
+            axes.grid(axis="y", color=RULE, linewidth=0.8)
+            axes.tick_params(colors=MUTED, length=0, labelbottom=place + across >= len(names))
+            for side in ("top", "right", "left"):
+                axes.spines[side].set_visible(False)
+            if metric.percent:
+                axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+        for axes in every[len(names) :]:
+            axes.set_axis_off()
+        figure.suptitle(head, color=INK, fontsize=9.5, x=0.01, ha="left")
+        figure.supxlabel(foot, color=MUTED, fontsize=8.5, x=0.01, ha="left")
+    return figure
+
+
+def _curve(axes: Any, lines: Curves, spread: Spread, shade: str, stroke: Any) -> None:
+    line = band(lines, spread)
+    if np.isfinite(line.low_T).all():
+        axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.18, linewidth=0)
+    axes.plot(line.labels_T, line.mean_T, color=shade, linestyle=stroke, linewidth=1.4)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from labelwise.report.style_sheet import STYLE
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -49,3 +47,59 @@ def pairs(values: Mapping[str, str]) -> str:
         return "<p>Not recorded.</p>"
     items = "".join(f"<dt>{escape(name)}</dt><dd>{text(value)}</dd>" for name, value in values.items())
     return f"<dl>{items}</dl>"
+
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f7f9; --ink: #1d2126; --muted: #5c6570;
+  --rule: #e3e6ea; --good: #00694d; --bad: #a63f00; --line-0: #0072b2; --line-1: #d55e00;
+  --line-2: #009e73; --line-3: #c76aa0; --line-4: #7a4a00; --line-5: #6622aa; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14171b; --panel: #1d2126; --ink: #e8eaed; --muted: #a3acb7; --rule: #333a42;
+    --good: #4fd1a5; --bad: #ff9d66; --line-0: #4aa8e8; --line-1: #ff8340;
+    --line-2: #2fc79a; --line-3: #f2a7d0; --line-4: #f0d890; --line-5: #9d6bff; } }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
+body { margin: 0; background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+.over { margin: 0 0 .4rem; color: var(--muted); font-size: .9rem; }
+h1 { margin: 0 0 .75rem; font-size: clamp(1.6rem, 1.2rem + 2vw, 2.4rem); line-height: 1.18; text-wrap: balance;
+  letter-spacing: -.015em; }
+h2 { margin: 2.75rem 0 .75rem; font-size: 1.25rem; line-height: 1.3; }
+p { margin: 0 0 .9rem; max-width: 42rem; }
+.lead { font-size: 1.1rem; }
+.verdicts { list-style: none; margin: 1.25rem 0 0; padding: 0; border-top: 1px solid var(--rule); }
+.verdicts li { display: grid; grid-template-columns: 9rem 1fr; column-gap: 1rem; padding: .7rem 0;
+  border-bottom: 1px solid var(--rule); }
+.verdicts .good { color: var(--good); }
+.verdicts .bad { color: var(--bad); }
+.verdicts small { grid-column: 2; color: var(--muted); font-size: .9rem; }
+figure { margin: 2rem 0 0; }
+figure svg { display: block; height: auto; overflow: visible; }
+figure svg text { font-family: inherit !important; }
+figcaption, .note { color: var(--muted); font-size: .9rem; margin-top: .6rem; max-width: 46rem; }
+.narrow { display: none; }
+@media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; }
+  .wide { display: none; } .narrow { display: block; }
+  .verdicts li { grid-template-columns: 1fr; } .verdicts small { grid-column: 1; } }
+.box { overflow-x: auto; border: 1px solid var(--rule); border-radius: .5rem; overflow-wrap: normal; }
+.box:focus-visible, summary:focus-visible { outline: 3px solid var(--line-0); outline-offset: 2px; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .5rem .65rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--rule); }
+tbody tr:last-child > * { border-bottom: 0; }
+thead th { white-space: normal; min-width: 5rem;
+  background: var(--panel); color: var(--muted); font-weight: 600; vertical-align: bottom; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); max-width: 12rem;
+  overflow: hidden; text-overflow: ellipsis; }
+thead th:first-child { background: var(--panel); }
+dl { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; gap: .35rem 1.25rem; margin: 0; }
+dt { color: var(--muted); }
+dd { margin: 0; }
+@media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; } }
+pre { margin: 0; padding: .9rem 1rem; background: var(--panel); border-radius: .5rem; overflow-x: auto;
+  font: .9rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: normal; }
+details { margin-top: 1rem; }
+summary { cursor: pointer; color: var(--muted); }
+details .box { margin-top: .6rem; }
+@media print { .box { overflow: visible; } th, td { white-space: normal; padding: .25rem .4rem; } }
+"""

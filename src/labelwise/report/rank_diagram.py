@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from labelwise.errors import ArgumentError, extra
-from labelwise.report.captions import FONT, inches
-from labelwise.report.line_styles import COLOURS, INK, MUTED, PAPER
+from labelwise.errors import ArgumentError
+from labelwise.report.style import (
+    COLOURS,
+    INK,
+    MUTED,
+    inches,
+    new_figure,
+    png_bytes,
+    text_style,
+)
 from labelwise.stats.standings import Ranks
 
 # All in inches: a row of a name, a bar, the line of ranks, the least room beside it, from the line to a name, and from
@@ -35,29 +41,20 @@ class Span:
 
 def png(ranks: Ranks, title: str = "") -> bytes:
     """The diagram as a PNG picture."""
-    out = io.BytesIO()
-    _draw(ranks, title).savefig(out, format="png", dpi=150, facecolor=PAPER, metadata={"Software": None})
-    return out.getvalue()
+    return png_bytes(_draw(ranks, title), 150)
 
 
 def _draw(ranks: Ranks, title: str) -> Any:
     if len(ranks.names) < 2:
         raise ArgumentError(f"a diagram needs two strategies or more, found {', '.join(ranks.names) or 'none'}")
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise extra("matplotlib", "bench") from error
     groups, half = ranks.groups(), math.ceil(len(ranks.names) / 2)
     under = BAR * len(groups) + 0.25  # from the line down to the first name
     below = under + ROW * half + 0.1
     texts = _texts(ranks, half)
     span = _span(ranks, _room(texts[:half]))
     width = max(span.right + _room(texts[half:]), inches(title, TITLE) + 3 * EDGE)
-    with matplotlib.rc_context({"font.family": FONT, "font.size": TEXT, "text.parse_math": False}):
-        figure = Figure(figsize=(width, 1.05 + below))
-        FigureCanvasAgg(figure)
+    with text_style(TEXT):
+        figure = new_figure(width, 1.05 + below)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
         axes.set(xlim=(0, width), ylim=(-below, 1.05))  # in inches, the line is at 0

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labelwise.errors import extra
-from labelwise.report.captions import caption, seeds_text, wrapped
-from labelwise.report.line_styles import COLOURS, INK, MARKERS, MUTED, PAPER, RULE, looks, stands_out
+from torch import Tensor
+
+from labelwise.errors import ArgumentError
+from labelwise.report.style import (
+    COLOURS,
+    INK,
+    MARKERS,
+    MUTED,
+    RULE,
+    caption,
+    looks,
+    new_figure,
+    png_bytes,
+    seeds_text,
+    stands_out,
+    wrapped,
+)
 from labelwise.stats.curves import Curves, Spread, band
 
 Line = tuple[Sequence[float], Sequence[float]]  # x, y
 Titles = tuple[str, str, str]  # of the figure, of x, of y
 SPREAD: Spread = "se"  # of the bands, as in the papers
+DPI = 140
 SMALL = 9.0  # points of the line under a figure
 
 
 def bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[float]], log: bool = False) -> bytes:
     """Groups of bars, one bar of a group for each name."""
-    return _png(_bars(titles, groups, by_name, log))
+    return png_bytes(_bars(titles, groups, by_name, log), DPI)
 
 
 def points(panels: Mapping[str, Line], titles: Titles) -> bytes:
@@ -30,7 +44,7 @@ def points(panels: Mapping[str, Line], titles: Titles) -> bytes:
         axes.plot(x, y, MARKERS[0], markersize=4, color=COLOURS[place % len(COLOURS)], alpha=0.7, markeredgewidth=0)
         _dress(axes, (name, titles[1], titles[2]))
     figure.suptitle(titles[0], color=INK, fontsize=12, x=0.02, ha="left")
-    return _png(figure)
+    return png_bytes(figure, DPI)
 
 
 def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = None) -> bytes:
@@ -42,7 +56,7 @@ def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = Non
         axes.plot(*by_name[name], linewidth=2, markersize=4.5, label=name, **look)
     _dress(axes, titles)
     _legend(figure, [axes])
-    return _png(figure)
+    return png_bytes(figure, DPI)
 
 
 def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False) -> bytes:
@@ -50,7 +64,29 @@ def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False
 
     A name has one look in all panels, also where one of them lacks a name.
     """
-    return _png(_curve_panels(panels, share))
+    return png_bytes(_curve_panels(panels, share), DPI)
+
+
+def image_rows(images: Tensor, titles: list[str], values: Tensor, meaning: str) -> bytes:
+    """A row for each state (S) and a column for each image (B) of `images` (S, B, channels, H, W), values beneath.
+
+    `meaning` is what the values are.
+    """
+    if images.ndim != 5 or images.shape[2] not in (1, 3):
+        raise ArgumentError(f"images are (states, images, 1 or 3, height, width), found shape {tuple(images.shape)}.")
+    states, count = images.shape[:2]
+    figure = new_figure(1.1 * count + 1.0, 1.25 * states, layout="constrained")
+    for state in range(states):
+        for column in range(count):
+            axes = figure.add_subplot(states, count, state * count + column + 1)
+            axes.imshow(images[state, column].movedim(0, -1).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.set_xlabel(f"{float(values[state, column]):.2f}", fontsize=8)
+            if column == 0:
+                axes.set_ylabel(titles[state], fontsize=8)
+    figure.supxlabel(f"under each image: {meaning}", fontsize=9)
+    return png_bytes(figure, 130, palette=images.shape[2] == 1)
 
 
 def _bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[float]], log: bool) -> Any:
@@ -91,13 +127,7 @@ def _curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool) -> An
 
 
 def _figure(panels: int) -> tuple[Any, list[Any]]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise extra("matplotlib", "bench") from error
-    figure = Figure(figsize=(7.2 if panels == 1 else 4.6 * panels, 4.1), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2 if panels == 1 else 4.6 * panels, 4.1, layout="constrained")
     return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
 
@@ -148,9 +178,3 @@ def _dress(axes: Any, titles: Titles) -> None:
     axes.tick_params(colors=MUTED, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-
-
-def _png(figure: Any) -> bytes:
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=150, facecolor=PAPER, metadata={"Software": None})
-    return out.getvalue()

@@ -35,9 +35,8 @@ from labelwise.errors import ArgumentError
 from labelwise.io.files import write_bytes, write_text
 from labelwise.io.text import many
 from labelwise.report import rank_diagram
-from labelwise.report.figures import CROWDED, png
+from labelwise.report.figures import CROWDED, panels_png, png
 from labelwise.report.page import page_html
-from labelwise.report.panels import panels_png
 from labelwise.report.tables import Table, csv_text, markdown, summarise
 from labelwise.stats.baseline import nothing_learnt
 from labelwise.stats.curves import Curves, area, learning_curves

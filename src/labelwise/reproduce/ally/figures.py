@@ -14,8 +14,7 @@ from labelwise.reproduce.ally import claims
 from labelwise.reproduce.ally.data import Split, copied
 from labelwise.reproduce.ally.setup import NUMBER_BOUND, Study, ally, places, plain, prepared, signal_of, splits
 from labelwise.reproduce.curve_numbers import against_random, numbers_of, saved_numbers
-from labelwise.reproduce.image_rows import image_rows
-from labelwise.reproduce.plots import curve_panels
+from labelwise.reproduce.plots import curve_panels, image_rows
 from labelwise.reproduce.registry import Reproduction, Result, Setting
 from labelwise.reproduce.times import timed
 from labelwise.reproduce.verdicts import stat_of
