@@ -56,7 +56,7 @@ NARROW = Size(4.8, 4.8, 12.5, 14)
 
 def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
     """The figure as a PNG picture on white, sharp enough for a page or a slide; a line under it says what it shows."""
-    return png_bytes(_draw(by_strategy, WIDE, spread, against, written=True), 150)
+    return png_bytes(_draw(by_strategy, WIDE, spread, against, written=True), 140)
 
 
 def svg(
