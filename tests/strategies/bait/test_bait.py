@@ -12,9 +12,11 @@ from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
-from labelwise.strategies.bait import bait, fisher, fisher_rows
-from labelwise.strategies.bait import design as fisher_design
+from labelwise.strategies.bait import fisher
 from labelwise.strategies.bait import reference as slow
+from labelwise.strategies.bait.design import Design
+from labelwise.strategies.bait.kernels import torch as kernels
+from tuned import tuned
 
 
 def problem(n: int, c: int, d: int, seed: int, sharp: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -53,14 +55,14 @@ def test_factor_is_the_information_also_where_classes_are_impossible():
     p[0], p[1], p[2] = [1, 0, 0, 0], [0, 0, 0, 1], [0, 0.5, 0, 0.5]
     p[3] = [1e-300, 1 - 1e-12, 0, 1e-12]
     rows = Rows(torch.arange(6), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
-    form = fisher.Form(4, 3, False)
-    v = form.read(rows).explicit().numpy()
+    reader = fisher.RowReader(4, 3, False)
+    v = reader.read(rows).explicit().numpy()
     assert v.shape == (6, 3, 12)
     for i in range(6):
         assert np.allclose(v[i].T @ v[i], slow.fisher_of(p[i] / p[i].sum(), h[i]), atol=1e-14)
     y = np.random.default_rng(1).normal(size=(12, 5))
     square = y @ y.T
-    assert np.allclose(form.read(rows).squared(torch.tensor(square)).numpy(), v @ square @ v.transpose(0, 2, 1))
+    assert np.allclose(reader.read(rows).quadratic(torch.tensor(square)).numpy(), v @ square @ v.transpose(0, 2, 1))
 
 
 def test_bounds_hold_and_are_met():
@@ -68,96 +70,98 @@ def test_bounds_hold_and_are_met():
     a, b = (torch.randn(200, 4, 4, generator=gen, dtype=torch.float64) for _ in range(2))
     scale = 10.0 ** torch.randint(-3, 4, (200, 1, 1), generator=gen)
     p, q = scale * a @ a.transpose(1, 2), b @ b.transpose(1, 2)
-    exact = fisher.change_of_trace(p, q, -1)
-    low, high = fisher.bounds(p, q)
+    exact = fisher.trace_change(p, q, -1)
+    low, high = fisher.gain_bounds(p, q)
     assert bool((low <= exact * (1 + 1e-9)).all())
     assert bool((exact <= high * (1 + 1e-9)).all())
     line = torch.rand(50, 1, 1, generator=gen, dtype=torch.float64)
-    low, high = fisher.bounds(line, line + 1)  # of rank 1 both are exact
+    low, high = fisher.gain_bounds(line, line + 1)  # of rank 1 both are exact
     assert torch.allclose(low, high)
-    assert torch.allclose(low, fisher.change_of_trace(line, line + 1, -1))
+    assert torch.allclose(low, fisher.trace_change(line, line + 1, -1))
 
 
-def test_what_is_kept_up_to_date_is_what_the_definition_gives():
+def test_updated_p_and_q_are_those_of_the_definition():
     p, h = problem(30, 3, 4, 3)
     rows = Rows(torch.arange(30), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
-    form = fisher.Form(3, 4, False)
-    parts = form.read(rows)
-    v = parts.explicit()
+    reader = fisher.RowReader(3, 4, False)
+    factors = reader.read(rows)
+    v = factors.explicit()
     nothing = torch.zeros(12, 12, dtype=torch.float64)
-    design = fisher_design.Design(nothing, 1.0, torch.einsum("nrg,nrh->gh", v, v) / 30, 0.5)
-    P, Q = design.state(parts, design.inverse_GG, design.middle())
+    design = Design(nothing, 1.0, torch.einsum("nrg,nrh->gh", v, v) / 30, 0.5)
+    P, Q = design.compute_pq(factors, design.inverse_GG, design.sandwich())
     for row, sign in ((3, -1), (8, -1), (20, -1), (8, 1), (3, 1)):
-        before, expected = design.trace(), fisher.change_of_trace(P, Q, sign)[row]
-        design.move(parts.at(slice(row, row + 1)), sign).change(parts, P, Q)
+        before, expected = design.trace(), fisher.trace_change(P, Q, sign)[row]
+        design.move(factors.part(slice(row, row + 1)), sign).apply(factors, P, Q)
         assert abs(design.trace() - before) == pytest.approx(float(expected), rel=1e-9)
-    again = fisher_design.Design(0.5 * v[20].T @ v[20], 1.0, design.target_GG, 0.5)
-    for ours, anew in zip((P, Q), again.state(parts, again.inverse_GG, again.middle())):
-        assert torch.allclose(ours, anew, atol=1e-12)
+    again = Design(0.5 * v[20].T @ v[20], 1.0, design.target_GG, 0.5)
+    for ours, new in zip((P, Q), again.compute_pq(factors, again.inverse_GG, again.sandwich())):
+        assert torch.allclose(ours, new, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rows_that_are_let_go_come_back_in_time(seed: int, monkeypatch: pytest.MonkeyPatch):
-    """Of most rows nothing is held for most of the picks, and the picks are those of brute force."""
-    monkeypatch.setattr(fisher_rows, "FEW", 1 + 3 * (seed % 4 == 0))  # 1: others always come beside the rows held
-    monkeypatch.setattr(bait, "RENEWED", (500, 3)[seed // 6])
-    monkeypatch.setattr(bait, "PARTED", 1 + seed % 3)
-    monkeypatch.setattr(bait, "AHEAD", 1 + seed % 2)
-    held = _counted(monkeypatch, "begin"), _counted(monkeypatch, "bring")
+def test_pruned_rows_return_to_the_cache_in_time(seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Most rows are not cached for most of the picks, and the picks are those of brute force."""
+    strategy = tuned(
+        lw.strategies.Bait(consistent=bool(seed % 2)),
+        extend_share=1 + 3 * (seed % 4 == 0),  # 1: the cache is always extended
+        refresh_period=(500, 3)[seed // 6],
+        prune_period=1 + seed % 3,
+        lookahead=1 + seed % 2,
+    )
+    cached = _cached_rows(monkeypatch, "compute_cache"), _cached_rows(monkeypatch, "extend_cache")
     p, h = problem(60, 3, 3, seed, sharp=0.3)
     p, h = p[np.arange(60) % 55], h[np.arange(60) % 55]  # some rows are there twice
     taken, left = slow.bait(p, h, 12, None, 1.0, bool(seed % 2))
-    got = lw.select(lw.strategies.Bait(consistent=bool(seed % 2)), 12, probs=p, embedding=h)
+    got = lw.select(strategy, 12, probs=p, embedding=h)
     assert list(got.ids) == [row for row in taken if row in left]
-    assert len(held[1]) > 0  # some had to come back
-    assert min(held[0] + held[1]) < 30
+    assert len(cached[1]) > 0
+    assert min(cached[0] + cached[1]) < 30
 
 
-def test_rows_do_not_come_back_at_every_pick_where_gains_hardly_fall(monkeypatch: pytest.MonkeyPatch):
+def test_rows_do_not_return_at_every_pick_where_gains_hardly_fall(monkeypatch: pytest.MonkeyPatch):
     """Many rows alike: the best gain is nearly the same for long, and moves up and down a little."""
-    monkeypatch.setattr(bait, "PARTED", 10)
-    monkeypatch.setattr(bait, "AHEAD", 20)
-    calls = _counted(monkeypatch, "begin"), _counted(monkeypatch, "bring")
+    calls = _cached_rows(monkeypatch, "compute_cache"), _cached_rows(monkeypatch, "extend_cache")
     rng = np.random.default_rng(0)
     h = rng.normal(size=(600, 30))
     h *= (1 + 0.05 * rng.random((600, 1))) / np.linalg.norm(h, axis=1, keepdims=True)
-    got = lw.select(lw.strategies.Bait(regress=True, oversample=1, lambda_=30.0, consistent=True), 200, embedding=h)
+    strategy = lw.strategies.Bait(regress=True, oversample=1, lambda_=30.0, consistent=True)
+    got = lw.select(tuned(strategy, prune_period=10, lookahead=20), 200, embedding=h)
     assert len(set(got.ids)) == 200
     assert len(calls[0]) + len(calls[1]) <= 2
 
 
-def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
-    """The rows that are held after each call of this function of `fisher_rows`."""
-    function, held = getattr(fisher_rows, name), []
+def _cached_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """The number of cached rows after each call of this kernel."""
+    function, cached = getattr(kernels, name), []
 
-    def counting(*given: object) -> float:
-        others = function(*given)
-        held.append(len(given[-1].state["held"]))
-        return others
+    def counting(*args: object) -> float:
+        bound = function(*args)
+        cached.append(len(args[-1].state["cached"]))
+        return bound
 
-    monkeypatch.setattr(fisher_rows, name, counting)
-    return held
+    monkeypatch.setattr(kernels, name, counting)
+    return cached
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_row_ever_gains_more_than_was_said(seed: int):
+def test_no_row_ever_gains_more_than_its_bound(seed: int):
     p, h = problem(80, 4, 3, seed, sharp=0.3)
     rows = Rows(torch.arange(80), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
-    parts = fisher.Form(4, 3, False).read(rows)
-    v = parts.explicit()
-    design = fisher_design.Design(0.1 * v[0].T @ v[0], 0.5, torch.einsum("nrg,nrh->gh", v, v) / 80, 0.7)
-    largest = design.largest()
+    factors = fisher.RowReader(4, 3, False).read(rows)
+    v = factors.explicit()
+    design = Design(0.1 * v[0].T @ v[0], 0.5, torch.einsum("nrg,nrh->gh", v, v) / 80, 0.7)
+    largest = design.eigenvalue_bound()
     exact = float(torch.linalg.eigvals(design.inverse_GG @ design.target_GG).real.max())
     assert exact <= largest <= 1.1 * exact
-    P, Q = design.state(parts, design.inverse_GG, design.middle())
-    first, second = fisher.ever(P, Q, largest)
+    P, Q = design.compute_pq(factors, design.inverse_GG, design.sandwich())
+    first, second = fisher.future_gain_bounds(P, Q, largest)
     met = 0.0
     for row in np.random.default_rng(seed).integers(80, size=40):
-        gain = fisher.change_of_trace(P, Q, -1)
-        assert bool((gain <= design.largest() * first * (1 + 1e-9)).all())
+        gain = fisher.trace_change(P, Q, -1)
+        assert bool((gain <= design.eigenvalue_bound() * first * (1 + 1e-9)).all())
         assert bool((gain <= second * (1 + 1e-9)).all())
         met = max(met, float((gain / second).max()))
-        design.move(parts.at(slice(row, row + 1)), -1).change(parts, P, Q)
+        design.move(factors.part(slice(row, row + 1)), -1).apply(factors, P, Q)
     assert met > 0.3  # the bound is not idle
 
 
@@ -171,14 +175,14 @@ def test_nothing_to_learn_and_nothing_to_read():
 
 def test_a_design_keeps_no_factor_of_the_rows_it_has_seen():
     """20,000 picks of 16 classes and 128 columns would be 5 GB of factors; what is kept of a row is the row."""
-    parts = fisher.Form(4, 50, False).read(
+    factors = fisher.RowReader(4, 50, False).read(
         Rows(torch.arange(1), {Probs(): torch.rand(1, 4).double(), Embedding(): torch.randn(1, 50).double()})
     )
-    design = fisher_design.Design(torch.zeros(200, 200).double(), 1.0, torch.eye(200).double(), 1.0)
+    design = Design(torch.zeros(200, 200).double(), 1.0, torch.eye(200).double(), 1.0)
     for _ in range(5):
-        design.move(parts, -1)
-    kept = sum(tensor.numel() for _, row in design._moved for tensor in row)
-    assert kept == 5 * (4 + 50)
+        design.move(factors, -1)
+    numbers = sum(tensor.numel() for _, row in design._pending for tensor in row)
+    assert numbers == 5 * (4 + 50)
 
 
 def _with_sixty_digits(p: np.ndarray, h: np.ndarray, k: int) -> list[int]:
@@ -237,19 +241,19 @@ def test_lengths_that_float64_cannot_hold_together_are_refused_in_words():
         lw.select(lw.strategies.Bait(lambda_=1e-6), 7, probs=p, embedding=h)
 
 
-def test_a_worn_state_is_refreshed(monkeypatch: pytest.MonkeyPatch):
+def test_a_design_that_lost_digits_is_refreshed(monkeypatch: pytest.MonkeyPatch):
     """Few directions, long rows, little lambda: what is left after the first picks is a small difference."""
     p, h = problem(40, 2, 2, 5)
     strategy = lw.strategies.Bait(lambda_=1e-4, oversample=1)
     calls = []
-    refresh = fisher_design.Design.refresh
-    monkeypatch.setattr(fisher_design.Design, "refresh", lambda self: (calls.append(1), refresh(self))[1])
+    refresh = Design.refresh
+    monkeypatch.setattr(Design, "refresh", lambda self: (calls.append(1), refresh(self))[1])
     got = lw.select(strategy, 10, probs=p, embedding=20 * h)
     assert len(calls) > 0  # M begins as a multiple of the unit matrix, which needs no inverse
     assert list(got.ids) == slow.bait(p, 20 * h, 10, None, 1e-4, oversample=1)[0]
 
 
-def test_wide_embeddings_are_projected_and_many_classes_folded_and_both_said():
+def test_notes_say_that_embeddings_are_projected_and_classes_merged():
     p, h = problem(60, 40, 30, 0)
     got = lw.select(lw.strategies.Bait(widest=400), 5, probs=p, embedding=h)
     assert got.notes["projection"] == "embeddings projected at random from 30 to 12 columns"
@@ -257,7 +261,8 @@ def test_wide_embeddings_are_projected_and_many_classes_folded_and_both_said():
     few = lw.select(lw.strategies.Bait(classes=5), 5, probs=p, embedding=h)
     assert few.notes["classes"] == "the 4 most probable of 40 classes stay apart, the rest is one"
     plain = lw.select("bait", 5, probs=p[:, :4] / p[:, :4].sum(1, keepdims=True), embedding=h)
-    assert set(plain.notes) == {"trace_before", "trace_after", "taken"}
+    assert set(plain.notes) == {"trace_before", "trace_after", "taken", "backend"}
+    assert plain.notes["backend"] == "torch"
     assert plain.notes["trace_after"] < plain.notes["trace_before"]
 
 
@@ -271,7 +276,7 @@ def test_arguments():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_a_large_pool_some_rows_are_looked_at_for_the_error_over_all(seed: int):
+def test_a_batch_is_selected_from_a_sample_for_the_error_over_all_rows(seed: int):
     p, h = problem(60, 3, 3, seed)
     got = lw.select(lw.strategies.Bait(candidates=20), 4, probs=p, embedding=h, seed=seed)
     assert got.notes["candidates"] == "chosen from 20 of the 60 rows, drawn at random"
@@ -285,7 +290,7 @@ def test_of_a_large_pool_some_rows_are_looked_at_for_the_error_over_all(seed: in
         assert set(again.ids) == set(got.ids)
 
 
-def test_twice_as_many_rows_are_looked_at_as_are_taken():
+def test_a_sample_has_at_least_twice_the_rows_that_are_added():
     p, h = problem(60, 3, 3, 0)
     got = lw.select(lw.strategies.Bait(candidates=1), 10, probs=p, embedding=h)
     assert got.notes["candidates"].startswith("chosen from 40 ")
@@ -294,15 +299,14 @@ def test_twice_as_many_rows_are_looked_at_as_are_taken():
         lw.strategies.Bait(candidates=-1)
 
 
-def test_the_rows_looked_at_are_those_of_a_pool_of_them(monkeypatch: pytest.MonkeyPatch):
+def test_a_sample_is_selected_from_as_a_pool_of_its_own():
     """Where the other rows say nothing of the weights, the picks are those of a pool that has no others."""
-    monkeypatch.setattr(bait, "LARGE", 50)
-    monkeypatch.setattr(bait, "CANDIDATES", 32)
+    strategy = tuned(lw.strategies.Bait(), large_pool=50, candidates=32)
     p, h = problem(60, 3, 3, 1)
     part = Key(5).fold("candidates").uniform(torch.arange(60)).argsort(descending=True)[:32].sort().values.numpy()
     p[np.setdiff1d(np.arange(60), part)] = [1, 0, 0]  # certain
-    got = lw.select("bait", 8, probs=p, embedding=h, seed=5)
+    got = lw.select(strategy, 8, probs=p, embedding=h, seed=5)
     assert got.notes["candidates"].startswith("chosen from 32 ")
-    alone = lw.select("bait", 8, probs=p[part], embedding=h[part], ids=part, seed=5)
+    alone = lw.select(strategy, 8, probs=p[part], embedding=h[part], ids=part, seed=5)
     assert "candidates" not in alone.notes
     assert list(got.ids) == list(alone.ids)

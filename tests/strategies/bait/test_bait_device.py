@@ -16,10 +16,13 @@ from labelwise.shards.checkpoint import journal
 from labelwise.shards.graphs import captured
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.strategies import Bait
-from labelwise.strategies.bait import backward, bait, fisher_rows, search
-from labelwise.strategies.bait import design as fisher_design
-from labelwise.strategies.bait.kernels import torch as bait_cuda
+from labelwise.strategies.bait import backward, bait, search
+from labelwise.strategies.bait.design import Design, solve_cholesky
+from labelwise.strategies.bait.kernels import torch as kernels
 from second_device import AWAY, Away, Second, second_device
+from tuned import tuned
+
+SMALL = {"solved_numbers": 1}  # so that `min_solved` rows are solved at once
 
 
 def problem(n: int, c: int, d: int, seed: int, sharp: float = 0.4) -> dict[str, np.ndarray]:
@@ -27,29 +30,30 @@ def problem(n: int, c: int, d: int, seed: int, sharp: float = 0.4) -> dict[str, 
     return {"probs": rng.dirichlet(np.full(c, sharp), n), "embedding": rng.normal(size=(n, d))}
 
 
-def there(arrays: dict[str, np.ndarray] | None) -> Any:
+def on_device(arrays: dict[str, np.ndarray] | None) -> Any:
     return arrays if arrays is None else {name: torch.from_numpy(array).to(AWAY) for name, array in arrays.items()}
 
 
-def select_there(strategy: Bait, k: int, arrays: Any, labelled: Any = None, **how: Any) -> tuple[Any, Second]:
+def select_on_device(strategy: Bait, k: int, arrays: Any, labelled: Any = None, **options: Any) -> tuple[Any, Second]:
     with second_device() as mode:
-        how |= {"ids": torch.from_numpy(how["ids"]).to(AWAY)} if "ids" in how else {}
-        return lw.select(strategy, k, **there(arrays), labelled=there(labelled), **how), mode
+        options |= {"ids": torch.from_numpy(options["ids"]).to(AWAY)} if "ids" in options else {}
+        return lw.select(strategy, k, **on_device(arrays), labelled=on_device(labelled), **options), mode
 
 
-def check_same(strategy: Bait, k: int, arrays: Any, labelled: Any = None, close: float = 1e-9, **how: Any) -> Any:
+def check_same(strategy: Bait, k: int, arrays: Any, labelled: Any = None, close: float = 1e-9, **options: Any) -> Any:
     """The same picks in the same order, the same gains and traces; what the device gave."""
-    want = lw.select(strategy, k, **arrays, labelled=labelled, **how)
-    got, mode = select_there(strategy, k, arrays, labelled, **how)
+    want = lw.select(strategy, k, **arrays, labelled=labelled, **options)
+    got, mode = select_on_device(strategy, k, arrays, labelled, **options)
     assert list(got.ids) == list(want.ids)
     assert np.allclose(got.scores, want.scores, rtol=close, atol=1e-13)
     assert set(got.notes) == set(want.notes)
+    assert (got.notes["backend"], want.notes["backend"]) == ("device", "torch")
     for name in ("trace_before", "trace_after"):
         assert got.notes[name] == pytest.approx(want.notes[name], rel=close)
     return got, mode
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+def record_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
     """The last argument of each call."""
     function, calls = getattr(module, name), []
 
@@ -62,15 +66,15 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any
 
 
 def steps_made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """How many rows were taken in (-1) and let go (1) without the host."""
-    run, made = bait_cuda.Steps.run, Counter()
+    """How many rows were added (-1) and removed (1) without the host."""
+    run, made = kernels.Steps.run, Counter()
 
     def running(self: Any, shard: Any) -> Any:
         found = run(self, shard)
-        made[self.sign] += len(found.places)
+        made[self.sign] += len(found.positions)
         return found
 
-    monkeypatch.setattr(bait_cuda.Steps, "run", running)
+    monkeypatch.setattr(kernels.Steps, "run", running)
     return made
 
 
@@ -111,38 +115,40 @@ def test_rows_that_only_rounding_tells_apart_are_copies():
     assert min(got.ids) < 20
 
 
-def test_nothing_to_learn_and_nothing_to_read(monkeypatch: pytest.MonkeyPatch):
-    """Every gain is nothing, so every row may be the best: all have to be solved, whatever the room for it."""
-    monkeypatch.setattr(bait_cuda, "AT_ONCE", 1)
-    monkeypatch.setattr(bait_cuda, "LEAST_SOLVED", 16)
+def test_where_all_gains_are_zero_the_smallest_ids_are_selected():
+    """Every row may be the best: all have to be solved, however few are solved at once."""
+    strategy = tuned(Bait(), min_solved=16, **SMALL)
     arrays = problem(70, 3, 3, 0)
     sure = {**arrays, "probs": np.tile([[1.0, 0.0, 0.0]], (70, 1))}
-    assert sorted(select_there(Bait(), 30, sure)[0].ids) == list(range(30))
+    assert sorted(select_on_device(strategy, 30, sure)[0].ids) == list(range(30))
     arrays["embedding"] *= 0
-    assert sorted(select_there(Bait(), 30, arrays)[0].ids) == list(range(30))
+    assert sorted(select_on_device(strategy, 30, arrays)[0].ids) == list(range(30))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_that_are_let_go_come_back_in_time(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fisher_rows, "FEW", 1 + 3 * (seed % 4 == 0))
-    monkeypatch.setattr(bait, "RENEWED", (500, 3)[seed // 3])
-    monkeypatch.setattr(bait, "PARTED", 2 + seed % 3)
-    monkeypatch.setattr(bait, "AHEAD", 1 + seed % 2)
-    brought, made = counted(monkeypatch, fisher_rows, "bring"), steps_made(monkeypatch)
+def test_pruned_rows_return_to_the_cache_in_time(seed: int, monkeypatch: pytest.MonkeyPatch):
+    strategy = tuned(
+        Bait(consistent=bool(seed % 2)),
+        extend_share=1 + 3 * (seed % 4 == 0),
+        refresh_period=(500, 3)[seed // 3],
+        prune_period=2 + seed % 3,
+        lookahead=1 + seed % 2,
+    )
+    extended, made = record_calls(monkeypatch, kernels, "extend_cache"), steps_made(monkeypatch)
     arrays = {name: array[np.arange(60) % 55] for name, array in problem(55, 3, 3, seed, sharp=0.3).items()}
-    check_same(Bait(consistent=bool(seed % 2)), 12, arrays)
-    assert any(isinstance(shard.ids, Away) for shard in brought)
+    check_same(strategy, 12, arrays)
+    assert any(isinstance(shard.ids, Away) for shard in extended)
     assert made[-1] > 0  # and not all by the host
 
 
-def test_a_worn_state_is_refreshed(monkeypatch: pytest.MonkeyPatch):
-    """A chunk stops where gains have fallen far, though its rows are the best for certain."""
+def test_a_design_that_lost_digits_is_refreshed(monkeypatch: pytest.MonkeyPatch):
+    """Steps stop where gains have fallen far, though the next row is certain to be the best."""
     arrays = problem(40, 2, 2, 5, sharp=1.0)
     arrays["embedding"] *= 20
-    calls = counted(monkeypatch, fisher_design.Design, "refresh")
+    calls = record_calls(monkeypatch, Design, "refresh")
     want = lw.select(Bait(lambda_=1e-4, oversample=1), 10, **arrays)
     before = len(calls)
-    got, _ = select_there(Bait(lambda_=1e-4, oversample=1), 10, arrays)
+    got, _ = select_on_device(Bait(lambda_=1e-4, oversample=1), 10, arrays)
     assert list(got.ids) == list(want.ids)
     assert len(calls) == 2 * before > 0
 
@@ -152,117 +158,111 @@ def test_projected_and_merged_and_drawn():
     assert "projection" in check_same(Bait(widest=60), 6, arrays, seed=3)[0].notes
     assert "classes" in check_same(Bait(classes=5), 6, arrays)[0].notes
     assert "candidates" in check_same(Bait(candidates=20), 6, arrays, seed=4)[0].notes
-    # A step has no way to bring a projection to the device: what was projected has to be kept there.
-    assert bait.WIDEST_PROJECTION <= fisher_rows.NARROW
+    # A step cannot move a projection to the device: projected embeddings have to be cached there.
+    assert kernels.Tuning().narrow >= bait.MAX_PROJECTION
 
 
-def test_embeddings_that_are_not_kept_beside_p_and_q(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fisher_rows, "NARROW", 4)
-    check_same(Bait(), 12, problem(60, 3, 6, 0))
+def test_embeddings_that_are_not_cached_with_p_and_q():
+    check_same(tuned(Bait(), narrow=4), 12, problem(60, 3, 6, 0))
 
 
 def test_what_float64_cannot_hold_is_refused_in_words():
     arrays = problem(24, 3, 2, 1, sharp=0.1)
     arrays["embedding"][::2] *= 1e9
     with pytest.raises(NumericsError, match="larger lambda_ or scale embeddings"):
-        select_there(Bait(lambda_=1e-6), 7, arrays)
+        select_on_device(Bait(lambda_=1e-6), 7, arrays)
 
 
 def test_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch):
-    """Rows are changed and solved in many blocks, with a rest in the last."""
-    monkeypatch.setattr(bait_cuda, "AT_ONCE", 1)
-    monkeypatch.setattr(bait_cuda, "LEAST_SOLVED", 7)
+    """Rows are updated and solved in many blocks, the last one partial."""
     monkeypatch.setattr("labelwise.shards.shards.DEVICE_BLOCK_BYTES", 1)
-    check_same(Bait(), 30, problem(150, 3, 3, 2))
+    check_same(tuned(Bait(), min_solved=7, **SMALL), 30, problem(150, 3, 3, 2))
 
 
 # ---- what a step stops at ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sharp", [0.3, 2.0])
-def test_where_more_rows_may_be_the_best_than_are_solved_there_is_made_room(
-    sharp: float, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(bait_cuda, "AT_ONCE", 1)
-    monkeypatch.setattr(bait_cuda, "LEAST_SOLVED", 2)
-    wide: list[int] = []
-    steps = bait_cuda.Steps
+def test_steps_solve_more_rows_where_more_may_be_the_best(sharp: float, monkeypatch: pytest.MonkeyPatch):
+    solved: list[int] = []
+    steps = kernels.Steps
 
-    def watched(design: Any, board: Any, sign: int, limits: Any) -> Any:
-        wide.append(sign * limits.wide)
-        return steps(design, board, sign, limits)
+    def recording(tuning: Any, design: Any, rows: Any, sign: int, limits: Any) -> Any:
+        solved.append(sign * limits.solved)
+        return steps(tuning, design, rows, sign, limits)
 
-    monkeypatch.setattr(bait_cuda, "Steps", watched)
-    monkeypatch.setattr(backward, "Steps", watched)
-    asked, dropped = counted(monkeypatch, fisher_rows, "gain"), counted(monkeypatch, backward.Taken, "_drop")
+    monkeypatch.setattr(kernels, "Steps", recording)
+    monkeypatch.setattr(backward, "Steps", recording)
+    added = record_calls(monkeypatch, kernels, "gain")
+    removed = record_calls(monkeypatch, backward.Removal, "_remove_best")
     arrays = {name: array[np.arange(81) // 3] for name, array in problem(27, 6, 4, 3, sharp).items()}
-    check_same(Bait(), 25, arrays)  # of three copies each may be let go first
-    assert wide[0] == -2
-    assert min(wide) < -2
-    assert max(wide) > 2
-    assert not any(isinstance(shard.ids, Away) for shard in asked)  # no step was left to the host
-    assert not any(isinstance(one._state["P"], Away) for one in dropped)
+    # Of three copies each may be removed first.
+    check_same(tuned(Bait(), min_solved=2, **SMALL), 25, arrays)
+    assert solved[0] == -2
+    assert min(solved) < -2
+    assert max(solved) > 2
+    assert not any(isinstance(shard.ids, Away) for shard in added)  # no step was left to the host
+    assert not any(isinstance(one._state["P"], Away) for one in removed)
 
 
-def test_rows_that_are_not_there_are_not_passed_over(monkeypatch: pytest.MonkeyPatch):
-    """A step that would take a row while others may gain more does nothing, and says so."""
+def test_no_step_is_made_where_rows_that_are_not_cached_may_gain_more(monkeypatch: pytest.MonkeyPatch):
     arrays, stopped = problem(80, 3, 4, 0), []
-    take = bait_cuda.take
+    add_rows = kernels.add_rows
 
-    def taking(form: Any, limits: Any, design: Any, shard: Any) -> Any:
-        nothing = take(form, limits._replace(others=1e9), design, shard)
-        stopped.append(len(nothing[0]))
-        return take(form, limits, design, shard)
+    def adding(problem: Any, limits: Any, design: Any, shard: Any) -> Any:
+        none = add_rows(problem, limits._replace(rest_bound=1e9), design, shard)
+        stopped.append(len(none[0]))
+        return add_rows(problem, limits, design, shard)
 
-    monkeypatch.setattr(bait_cuda, "take", taking)
+    monkeypatch.setattr(kernels, "add_rows", adding)
     check_same(Bait(), 20, arrays)
     assert stopped == [0] * len(stopped)
     assert len(stopped) > 0
 
 
-def test_a_step_that_is_off_changes_nothing(monkeypatch: pytest.MonkeyPatch):
-    """It is run so before it is captured; and those that follow the one that stopped are off."""
-    init, seen = bait_cuda.Steps.__init__, Counter()
+def test_an_inactive_step_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    """It runs inactive before it is captured, and after the step that stopped."""
+    init, seen = kernels.Steps.__init__, Counter()
 
-    def made(self: Any, design: Any, board: Any, sign: int, limits: Any) -> None:
-        init(self, design, board, sign, limits)
-        held = [*board[:5], *design.tables.values(), self.bound_N, self.step, self.open, self.fresh]
-        held = [one for one in held if isinstance(one, torch.Tensor)]
-        before = [(one.clone(), one.data_ptr()) for one in held]
+    def made(self: Any, tuning: Any, design: Any, rows: Any, sign: int, limits: Any) -> None:
+        init(self, tuning, design, rows, sign, limits)
+        state = [*rows[:5], *design.tables.values(), self.bound_N, self.step, self.open_rows, self.highest_gain]
+        state = [one for one in state if isinstance(one, torch.Tensor)]
+        before = [(one.clone(), one.data_ptr()) for one in state]
         self._step()
-        for one, (values, address) in zip(held, before):
+        for one, (values, address) in zip(state, before):
             assert torch.equal(one, values)
             assert one.data_ptr() == address
         seen[sign] += 1
 
-    monkeypatch.setattr(bait_cuda.Steps, "__init__", made)
+    monkeypatch.setattr(kernels.Steps, "__init__", made)
     check_same(Bait(), 20, problem(80, 3, 4, 0))
     assert seen[-1] > 0
     assert seen[1] > 0
 
 
-@pytest.mark.parametrize("where", ["in a row", "in the design"])
+@pytest.mark.parametrize("place", ["in a row", "in the design"])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_step_that_digits_do_not_suffice_for_is_left_to_the_host(
-    sign: int, where: str, monkeypatch: pytest.MonkeyPatch
+def test_a_step_that_is_not_positive_definite_is_left_to_the_host(
+    sign: int, place: str, monkeypatch: pytest.MonkeyPatch
 ):
-    run, turned, done = bait_cuda.Steps.run, fisher_design.Design.turned, []
+    run, change, done = kernels.Steps.run, Design.low_rank_change, []
 
     def running(self: Any, shard: Any) -> Any:
         if self.sign != sign:
             return run(self, shard)
-        if where == "in a row":
-            self.board.p_Nrr[1] = sign * 3 * torch.eye(2, dtype=torch.float64).to(AWAY)
+        if place == "in a row":
+            self.rows.p_Nrr[1] = sign * 3 * torch.eye(2, dtype=torch.float64).to(AWAY)
         else:
             monkeypatch.setattr(
-                fisher_design.Design, "turned", lambda *given: (*(found := turned(*given))[:2], found[2] & False)
+                Design, "low_rank_change", lambda *args: (*(found := change(*args))[:2], found[2] & False)
             )
-        done.append(len(run(self, shard).places))
+        done.append(len(run(self, shard).positions))
         raise ZeroDivisionError
 
-    monkeypatch.setattr(bait_cuda.Steps, "run", running)
+    monkeypatch.setattr(kernels.Steps, "run", running)
     with pytest.raises(ZeroDivisionError):
-        select_there(Bait(), 10, problem(40, 3, 4, 0))
+        select_on_device(Bait(), 10, problem(40, 3, 4, 0))
     assert done == [0]
 
 
@@ -273,35 +273,34 @@ def test_elimination_is_the_cholesky_factor(rank: int):
     a = a @ a.transpose(1, 2) + 0.1 * torch.eye(rank, dtype=torch.float64)
     a[3] -= 50 * torch.eye(rank, dtype=torch.float64)
     b = torch.randn(20, rank, 4, generator=gen, dtype=torch.float64)
-    want, fine = fisher_design.whitened(a, b)
+    want, is_definite = solve_cholesky(a, b)
     with second_device():
-        got, good = (one.to("cpu") for one in fisher_design.whitened(a.to(AWAY), b.to(AWAY)))
-    assert torch.equal(good, fine)
-    assert fine.tolist() == [row != 3 for row in range(20)]
-    assert torch.allclose(got[fine], want[fine], rtol=1e-9)
+        got, on_device_definite = (one.to("cpu") for one in solve_cholesky(a.to(AWAY), b.to(AWAY)))
+    assert torch.equal(on_device_definite, is_definite)
+    assert is_definite.tolist() == [row != 3 for row in range(20)]
+    assert torch.allclose(got[is_definite], want[is_definite], rtol=1e-9)
 
 
 # ---- the host, the memory and the journal --------------------------------------------------------------------------
 
 
 def test_the_host_does_not_wait_for_picks():
-    """Once for many picks: 42 times for each of them, before there were steps of an accelerator."""
     strategy, arrays = Bait(), problem(600, 3, 6, 0, sharp=0.3)
-    few, many = (select_there(strategy, k, arrays)[1].waits.total() for k in (25, 125))
+    few, many = (select_on_device(strategy, k, arrays)[1].waits.total() for k in (25, 125))
     assert (many - few) / 100 < 0.5
 
 
 def test_no_step_waits_and_the_design_stays(monkeypatch: pytest.MonkeyPatch):
-    step, waits = bait_cuda.Steps._step, Counter()
+    step, waits = kernels.Steps._step, Counter()
     with second_device() as mode:
 
-        def watched(self: Any) -> None:
+        def counting(self: Any) -> None:
             before = mode.waits.total()
             step(self)
             waits[self.sign] += mode.waits.total() - before
 
-        monkeypatch.setattr(bait_cuda.Steps, "_step", watched)
-        arrays = there(problem(90, 4, 5, 0))
+        monkeypatch.setattr(kernels.Steps, "_step", counting)
+        arrays = on_device(problem(90, 4, 5, 0))
         mode.crossed.clear()
         lw.select(Bait(), 30, **arrays)
     assert set(waits) == {-1, 1}
@@ -309,22 +308,22 @@ def test_no_step_waits_and_the_design_stays(monkeypatch: pytest.MonkeyPatch):
     assert mode.crossed[20 * 20] == 1  # F, which is summed over the shards of any pool
 
 
-def test_nothing_is_left_beside_the_rows(monkeypatch: pytest.MonkeyPatch):
-    seen = counted(monkeypatch, search, "_forget")
-    select_there(Bait(), 10, problem(60, 3, 4, 0))
+def test_no_state_is_left_in_the_shard(monkeypatch: pytest.MonkeyPatch):
+    seen = record_calls(monkeypatch, search, "_clear")
+    select_on_device(Bait(), 10, problem(60, 3, 4, 0))
     (shard,) = seen
     assert set(shard.state) <= {"by_id"}
 
-    def fails(*given: Any) -> None:
+    def fails(*args: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(backward, "let_go", fails)
+    monkeypatch.setattr(backward, "remove", fails)
     with pytest.raises(ZeroDivisionError):
-        select_there(Bait(), 10, problem(60, 3, 4, 0))
+        select_on_device(Bait(), 10, problem(60, 3, 4, 0))
     assert set(seen[-1].state) <= {"by_id"}
 
 
-def test_several_shards_of_an_accelerator_keep_the_design_here(monkeypatch: pytest.MonkeyPatch):
+def test_with_several_shards_of_an_accelerator_the_design_is_in_this_process(monkeypatch: pytest.MonkeyPatch):
     made = steps_made(monkeypatch)
     arrays = problem(60, 3, 4, 0)
     want = lw.select(Bait(), 10, **arrays)
@@ -339,17 +338,17 @@ def test_several_shards_of_an_accelerator_keep_the_design_here(monkeypatch: pyte
         ask(self, found, journal)
 
     monkeypatch.setattr(Shards, "__init__", halved)
-    got, _ = select_there(Bait(), 10, arrays)
+    got, _ = select_on_device(Bait(), 10, arrays)
     assert list(got.ids) == list(want.ids)
     assert not made
 
 
-def test_memory_counts_what_steps_lay_out():
+def test_memory_counts_what_steps_allocate():
     columns = {Probs(): torch.zeros(1, 10), Embedding(): torch.zeros(1, 16)}
     here = size_of(20_000, 20, columns)
     with second_device():
         away = size_of(20_000, 20, {signal: one.to(AWAY) for signal, one in columns.items()})
-    rows = bait_cuda.narrowest(9)
+    rows = kernels.Tuning().solved(9)
     more = Bait().memory(away) - Bait().memory(here)
     # The rows that are solved at once: P, Q, I - P, both right sides, the work and the answer.
     assert more >= 8 * 9 * 9 * rows * (2 + 1 + 2 + 3 + 2) + 4 * 8 * 20_000
@@ -359,9 +358,9 @@ def test_memory_counts_what_steps_lay_out():
 def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(journal, "EVERY", 0.0)
     monkeypatch.setattr(journal, "SHARE", float("inf"))
-    monkeypatch.setattr(bait, "PARTED", 5)
+    strategy = tuned(Bait(), prune_period=5)
     arrays, asked, stop = problem(80, 3, 4, 0), [0], [0]
-    want = lw.select(Bait(), 15, **arrays)
+    want = lw.select(strategy, 15, **arrays)
     ask = Shards._ask
 
     def counting(self: Any, fn: Any) -> Any:
@@ -373,13 +372,13 @@ def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Shards, "_ask", counting)
     load = torch.load  # the stand-in is no device that torch knows; its tensors come back to it by themselves
     monkeypatch.setattr(torch, "load", lambda file, map_location, weights_only: load(file, weights_only=weights_only))
-    select_there(Bait(), 15, arrays, folder=tmp_path / "whole")
+    select_on_device(strategy, 15, arrays, folder=tmp_path / "whole")
     whole, asked[0], stop[0] = asked[0], 0, 2 * at
     assert whole > 62
     with pytest.raises(KeyboardInterrupt):
-        select_there(Bait(), 15, arrays, folder=tmp_path / "journal")
+        select_on_device(strategy, 15, arrays, folder=tmp_path / "journal")
     asked[0], stop[0] = 0, 0
-    got, _ = select_there(Bait(), 15, arrays, folder=tmp_path / "journal")
+    got, _ = select_on_device(strategy, 15, arrays, folder=tmp_path / "journal")
     assert list(got.ids) == list(want.ids)
     assert asked[0] <= whole - 2 * at + 8  # what was answered is not asked again
 
@@ -404,6 +403,6 @@ def test_picks_on_cuda_are_those_of_the_cpu(n: int, c: int, d: int, monkeypatch:
     for _ in range(2):
         got = lw.select(Bait(), 120, **{name: torch.from_numpy(array).cuda() for name, array in arrays.items()})
         assert list(got.ids) == list(want.ids)
-        assert not bait_cuda._graphs
+        assert not kernels._graphs
     assert made[-1] > 240
     assert made[1] == 240

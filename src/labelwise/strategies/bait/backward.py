@@ -1,4 +1,4 @@
-"""Rows that were taken, and letting go of those whose loss raises tr(M^-1 F) least: small enough for one process."""
+"""Removal of the rows whose loss raises tr(M^-1 F) least; the rows added before are few enough for one process."""
 
 from __future__ import annotations
 
@@ -6,124 +6,141 @@ import torch
 from torch import Tensor
 
 from labelwise.shards import Shard
+from labelwise.strategies.bait import fisher
 from labelwise.strategies.bait.design import Design
-from labelwise.strategies.bait.fisher import Form, Parts, change_of_trace, in_cache, least_rise, together, traces
-from labelwise.strategies.bait.fisher_rows import FIRST, MORE, SOLVED, TIE
-from labelwise.strategies.bait.kernels.torch import Board, Limits, Steps, narrowest
+from labelwise.strategies.bait.fisher import REMOVE, Factors
+from labelwise.strategies.bait.kernels.torch import (
+    FLOOR_ROWS,
+    SLIGHTLY_MORE,
+    SOLVE_BLOCK,
+    TIE,
+    Candidates,
+    Limits,
+    Problem,
+    Steps,
+    Tuning,
+)
 
-GONE = 8  # one in so many rows is gone when those that are left are put together
-PER_ROW = ("P", "Q", "probs", "h", "traces", "gone", "place")
+COMPACTION = 8  # arrays are compacted when one in this many rows is removed
+PER_ROW = ("P", "Q", "probs", "h", "traces", "removed", "position")
 
 
-class Taken:
-    """P and Q of the rows that are left, as `fisher.py` has them; `state` holds them, here or beside a shard."""
+class Removal:
+    """P and Q of the rows that remain, in `state`: a dict of this process, or the state of a shard."""
 
-    def __init__(self, state: dict[str, Tensor]):
-        self._state = state
+    def __init__(self, state: dict[str, Tensor], tuning: Tuning):
+        self._state, self._tuning = state, tuning
 
-    def begin(self, parts: Parts, design: Design) -> None:
-        """The rows come by rising id, where the design's tables are."""
-        state, count = self._state, len(parts.h_ND)
-        state["h"] = parts.h_ND
-        if parts.p_NC is not None:
-            state["probs"] = parts.p_NC
-        state["P"], state["Q"] = (parts.h_ND.new_empty(count, parts.rank, parts.rank) for _ in range(2))
-        state["gone"] = torch.zeros(count, dtype=torch.bool, device=parts.h_ND.device)
-        state["place"] = torch.arange(count, device=parts.h_ND.device)  # where the rows here are among all
-        middle_GG = design.middle()
-        for where in self._blocks():
-            state["P"][where], state["Q"][where] = design.state(self._parts(where), design.inverse_GG, middle_GG)
-        state["traces"] = traces(state["P"], state["Q"])
+    def begin(self, factors: Factors, design: Design) -> None:
+        """Compute P and Q of these rows, by rising id, where the tables of the design are."""
+        state, count = self._state, len(factors.h_ND)
+        state["h"] = factors.h_ND
+        if factors.p_NC is not None:
+            state["probs"] = factors.p_NC
+        state["P"], state["Q"] = (factors.h_ND.new_empty(count, factors.rank, factors.rank) for _ in range(2))
+        state["removed"] = torch.zeros(count, dtype=torch.bool, device=factors.h_ND.device)
+        state["position"] = torch.arange(count, device=factors.h_ND.device)  # among the rows at the beginning
+        sandwich_GG = design.sandwich()
+        for block in self._blocks():
+            pq = design.compute_pq(self._factors(block), design.inverse_GG, sandwich_GG)
+            state["P"][block], state["Q"][block] = pq
+        state["traces"] = fisher.traces(state["P"], state["Q"])
 
     @property
-    def left(self) -> Tensor:
-        """Where the rows that are left are among all."""
-        return self._state["place"][~self._state["gone"]]
+    def remaining(self) -> Tensor:
+        """Positions of the rows that remain."""
+        return self._state["position"][~self._state["removed"]]
 
-    def let_go(self, many: int, design: Design, shard: Shard | None = None) -> None:
-        """Let go of so many rows, each the one whose loss raises the trace least; of a shard without the host."""
-        wide = narrowest(self._state["P"].shape[-1])
-        while many:
+    def remove(self, count: int, design: Design, shard: Shard | None = None) -> None:
+        """Remove `count` rows, each the one that raises the trace least.
+
+        With a shard, which is on an accelerator, most of them in steps without the host.
+        """
+        min_solved = self._tuning.solved(self._state["P"].shape[-1])
+        solved = min_solved
+        while count:
             if shard is not None:
-                made = Steps(design, self._board(), 1, Limits(many, wide)).run(shard)
-                many, crowded = many - len(made.places), made.open > wide
-                wide = max(wide, 2 * made.open)
-                if not many or crowded:
+                done = Steps(self._tuning, design, self._candidates(), REMOVE, Limits(count, solved)).run(shard)
+                count, is_crowded = count - len(done.positions), done.open_rows > solved
+                solved = max(solved, 2 * done.open_rows)
+                if not count or is_crowded:
                     continue
-            self._change(design, self._drop())
-            many -= 1
+            self._update(design, self._remove_best())
+            count -= 1
         if shard is not None:
-            self._together()
+            self._compact()
 
-    def _board(self) -> Board:
-        """For steps on a device: of rows that are as good, the one with the largest id goes first."""
+    def _candidates(self) -> Candidates:
+        """The rows for steps on a device; ties go to the largest id."""
         state = self._state
-        arrays = state["P"], state["Q"], state["traces"], state["gone"], -state["place"]
-        return Board(*arrays, self._blocks(), self._parts)
+        arrays = state["P"], state["Q"], state["traces"], state["removed"], -state["position"]
+        return Candidates(*arrays, self._blocks(), self._factors)
 
-    def _drop(self) -> Parts:
-        """Let go of the row whose loss raises the trace least; of rows that are as good the one with the largest id."""
+    def _remove_best(self) -> Factors:
+        """Remove the row that raises the trace least; ties go to the largest id."""
         state = self._state
         rise_M = torch.full_like(state["traces"][:, 0], torch.inf)
-        floor_M = state["traces"][:, 1].masked_fill(state["gone"], torch.inf)  # (I - P)^-1 >= I
-        first = floor_M.topk(min(FIRST, int((~state["gone"]).sum())), largest=False).indices
-        rise_M[first] = change_of_trace(state["P"][first], state["Q"][first], 1)
-        most = rise_M.min().abs() * MORE
-        for some in (floor_M <= most).nonzero()[:, 0].split(SOLVED):
-            p_mrr, q_mrr = state["P"][some], state["Q"][some]
-            near = ~(least_rise(p_mrr, q_mrr) > most)  # also where it is not a number
-            rise_M[some[near]] = change_of_trace(p_mrr[near], q_mrr[near], 1)
+        floor_M = state["traces"][:, 1].masked_fill(state["removed"], torch.inf)  # (I - P)^-1 >= I
+        first = floor_M.topk(min(FLOOR_ROWS, int((~state["removed"]).sum())), largest=False).indices
+        rise_M[first] = fisher.trace_change(state["P"][first], state["Q"][first], REMOVE)
+        ceiling = rise_M.min().abs() * SLIGHTLY_MORE
+        for part in (floor_M <= ceiling).nonzero()[:, 0].split(SOLVE_BLOCK):
+            p_mrr, q_mrr = state["P"][part], state["Q"][part]
+            is_low = ~(fisher.rise_bound(p_mrr, q_mrr) > ceiling)  # also where it is not a number
+            rise_M[part[is_low]] = fisher.trace_change(p_mrr[is_low], q_mrr[is_low], REMOVE)
         least = rise_M.min()
-        gone = int((rise_M <= least + TIE * least.abs()).nonzero()[-1])
-        state["gone"][gone] = True
-        return self._parts(slice(gone, gone + 1))
+        row = int((rise_M <= least + TIE * least.abs()).nonzero()[-1])
+        state["removed"][row] = True
+        return self._factors(slice(row, row + 1))
 
-    def _change(self, design: Design, row: Parts) -> None:
-        """Take the row out of the design, and bring those that are left up to date."""
-        step = design.move(row, 1)
-        self._together()
+    def _update(self, design: Design, row: Factors) -> None:
+        """Remove the row from the design, and update P and Q of those that remain."""
+        update = design.move(row, REMOVE)
+        self._compact()
         state = self._state
-        for where in self._blocks():
-            step.change(self._parts(where), state["P"][where], state["Q"][where])
-        state["traces"] = traces(state["P"], state["Q"])
+        for block in self._blocks():
+            update.apply(self._factors(block), state["P"][block], state["Q"][block])
+        state["traces"] = fisher.traces(state["P"], state["Q"])
 
-    def _parts(self, where: slice | Tensor) -> Parts:
-        return Parts(self._state["probs"][where] if "probs" in self._state else None, self._state["h"][where])
+    def _factors(self, index: slice | Tensor) -> Factors:
+        return Factors(self._state["probs"][index] if "probs" in self._state else None, self._state["h"][index])
 
     def _blocks(self) -> list[slice]:
         p_Mrr = self._state["P"]
-        cached = p_Mrr.device.type == "cpu"
-        size = in_cache(self._parts(slice(0, 1)).classes) if cached else narrowest(p_Mrr.shape[-1])
+        if p_Mrr.device.type == "cpu":
+            size = fisher.rows_in_cache(self._factors(slice(0, 1)).classes)
+        else:
+            size = self._tuning.solved(p_Mrr.shape[-1])
         return [slice(start, start + size) for start in range(0, len(p_Mrr), size)]
 
-    def _together(self) -> None:
-        """Keep nothing of the rows that are gone, where they are many."""
-        gone_M = self._state["gone"]
-        if GONE * int(gone_M.sum()) > len(gone_M):
-            stay = (~gone_M).nonzero()[:, 0]
+    def _compact(self) -> None:
+        """Drop the rows that are removed, where they are many."""
+        removed_M = self._state["removed"]
+        if COMPACTION * int(removed_M.sum()) > len(removed_M):
+            stay = (~removed_M).nonzero()[:, 0]
             for name in PER_ROW:
                 if name in self._state:
                     self._state[name] = self._state[name][stay]
 
 
-def begin(form: Form, ids: Tensor, design: Design, shard: Shard) -> None:
-    """Begin to let go of these rows of a shard beside which the design is."""
+def begin(problem: Problem, ids: Tensor, design: Design, shard: Shard) -> None:
+    """Begin the removal among these rows of the shard that has the design."""
     positions = shard.find(ids)[1]
-    parts = together([form.read(shard.rows(some)) for some in positions.split(SOLVED)])
-    Taken(shard.state).begin(parts, design)
+    blocks = [problem.reader.read(shard.rows(part)) for part in positions.split(SOLVE_BLOCK)]
+    Removal(shard.state, problem.tuning).begin(fisher.concatenate(blocks), design)
 
 
-def let_go(many: int, design: Design, shard: Shard) -> None:
-    """Let go of so many of them."""
-    Taken(shard.state).let_go(many, design, shard)
+def remove(tuning: Tuning, count: int, design: Design, shard: Shard) -> None:
+    """Remove `count` of them."""
+    Removal(shard.state, tuning).remove(count, design, shard)
 
 
-def left(shard: Shard) -> Tensor:
-    """Where the rows that are left are among all."""
-    return Taken(shard.state).left.cpu()
+def remaining(shard: Shard) -> Tensor:
+    """Positions of the rows that remain."""
+    return shard.state["position"][~shard.state["removed"]].cpu()
 
 
-def end(shard: Shard) -> None:
-    """Forget what was kept beside the rows."""
+def clear(shard: Shard) -> None:
+    """Free all state of the removal."""
     for name in PER_ROW:
         shard.state.pop(name, None)

@@ -1,8 +1,8 @@
-"""The design of BAIT: M, its inverse and F, on the CPU or beside the rows of one accelerator.
+"""The design of BAIT: M, its inverse and F, on the CPU or next to the rows on one accelerator.
 
-With the notation of fisher.py: rows are taken in and let go by changes of low rank, and from time to time M is written
-out and inverted anew. Where all rows are in one shard on an accelerator, the three tables are kept in its state and
-what travels is the rest, a few numbers; `at` puts the two together again.
+Notation as in fisher.py. Adding or removing a row changes the inverse by low rank; from time to time M is written out
+and inverted again. Where all rows are in one shard on an accelerator, the three tables are in the state of that shard
+and only a few numbers travel; `with_tables` joins the two.
 """
 
 from __future__ import annotations
@@ -13,29 +13,35 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import NumericsError
-from labelwise.strategies.bait.fisher import Parts, Step, together
+from labelwise.strategies.bait.fisher import Factors, Update, concatenate
 
 TABLES = ("M", "F", "inverse")
-WRITTEN = 64  # rows whose factors are written into M at once
-STEPS, FEW = 12, 4  # of the power method, and its vectors
-WORST = (
-    1e9  # condition number of M: beyond, picks differ from those with sixty digits (tests/strategies/bait/test_bait.py)
-)
-ABOVE = 1.02  # what is tried first as a bound, over what the power method found
+FLUSH_BLOCK = 64  # rows whose factors are added to M at once
+POWER_STEPS, POWER_VECTORS = 12, 4
+# Condition number of M above which picks differ from those with sixty digits (tests/strategies/bait/test_bait.py).
+MAX_CONDITION = 1e9
+SLACK = 1.02  # the first bound that is tried, relative to the eigenvalue that the power method finds
 
 
 class Design:
-    """M, its inverse and F: what is known of the whole batch, small enough for every shard."""
+    """M, its inverse and F: the state of the whole batch, small enough for every shard.
 
-    def __init__(self, behind_GG: Tensor, lambda_: float, target_GG: Tensor, scale: float):
-        """M begins as lambda_ on the diagonal and `behind_GG`; a row of the batch counts `scale` times in it."""
-        eye_GG = torch.eye(len(behind_GG), dtype=torch.float64, device=behind_GG.device)
+    Args:
+        labelled_GG: the information of the labelled rows in M (C D, C D).
+        lambda_: the diagonal that is added to M.
+        target_GG: F (C D, C D).
+        scale: the weight of a row of the batch in M.
+    """
+
+    def __init__(self, labelled_GG: Tensor, lambda_: float, target_GG: Tensor, scale: float):
+        eye_GG = torch.eye(len(labelled_GG), dtype=torch.float64, device=labelled_GG.device)
         self.scale = scale
-        self.tables = {"M": lambda_ * eye_GG + behind_GG, "F": target_GG, "inverse": eye_GG / lambda_}
-        self._moved: list[tuple[int, Parts]] = []  # rows taken in and let go since M was last written out
-        self.age = 0  # how many, since M was last inverted
-        self.flat = None if bool(behind_GG.any()) else 1 / lambda_  # the inverse, while it is a multiple of the unit
-        if self.flat is None:
+        self.tables = {"M": lambda_ * eye_GG + labelled_GG, "F": target_GG, "inverse": eye_GG / lambda_}
+        self._pending: list[tuple[int, Factors]] = []  # rows added and removed that M does not have yet
+        self.age = 0  # rows added and removed since M was last inverted
+        # The inverse while it is a multiple of the unit matrix.
+        self.unit_multiple = None if bool(labelled_GG.any()) else 1 / lambda_
+        if self.unit_multiple is None:
             self.refresh()
 
     @property
@@ -46,123 +52,132 @@ class Design:
     def target_GG(self) -> Tensor:
         return self.tables["F"]
 
-    def without(self) -> Design:
-        """What travels: the design without its tables, which lie beside rows."""
+    def without_tables(self) -> Design:
+        """The part that travels: the design without its tables."""
         light = copy.copy(self)
-        light.tables, light._moved = {}, []
+        light.tables, light._pending = {}, []
         return light
 
-    def at(self, state: dict[str, Tensor]) -> Design:
-        """The design with its tables, which are in a shard's state if it came without."""
+    def with_tables(self, state: dict[str, Tensor]) -> Design:
+        """The design with its tables, from the state of a shard unless it has them."""
         if self.tables:
             return self
-        whole = self.without()
+        whole = self.without_tables()
         whole.tables = state
         return whole
 
-    def write(self) -> Tensor:
-        """M itself."""
-        for sign in sorted({which for which, _ in self._moved}):
-            rows = together([parts for which, parts in self._moved if which == sign])
-            for start in range(0, len(rows.h_ND), WRITTEN):
-                u_UG = rows.at(slice(start, start + WRITTEN)).explicit().flatten(0, 1)
+    def flush(self) -> Tensor:
+        """Write the pending rows into M. Returns M."""
+        for sign in sorted({which for which, _ in self._pending}):
+            rows = concatenate([factors for which, factors in self._pending if which == sign])
+            for start in range(0, len(rows.h_ND), FLUSH_BLOCK):
+                u_UG = rows.part(slice(start, start + FLUSH_BLOCK)).explicit().flatten(0, 1)
                 self.tables["M"].addmm_(u_UG.T, u_UG, alpha=-sign * self.scale)
-        self._moved = []
+        self._pending = []
         return self.tables["M"]
 
     def refresh(self) -> None:
-        """Invert M anew: differences of differences lose digits."""
-        self.flat, self.age = None, 0
-        factor_GG, failed = torch.linalg.cholesky_ex(self.write())
-        _check(not int(failed))
+        """Invert M from its definition: updates of updates lose digits."""
+        self.unit_multiple, self.age = None, 0
+        factor_GG, failed = torch.linalg.cholesky_ex(self.flush())
+        _check_definite(not int(failed))
         self.tables["inverse"] = torch.cholesky_inverse(factor_GG)
 
-    def middle(self) -> Tensor:
+    def sandwich(self) -> Tensor:
         """M^-1 F M^-1."""
-        if self.flat is not None:
-            return self.flat**2 * self.target_GG
+        if self.unit_multiple is not None:
+            return self.unit_multiple**2 * self.target_GG
         return self.inverse_GG @ self.target_GG @ self.inverse_GG
 
     def trace(self) -> float:
-        """tr(M^-1 F), what is made small."""
+        """tr(M^-1 F), the objective.
+
+        Raises:
+            NumericsError: M is so badly conditioned that gains are rounding.
+        """
         trace, condition = torch.stack(self._trace_and_condition()).tolist()
-        _refuse(condition)
+        _check_condition(condition)
         return float(trace)
 
     def _trace_and_condition(self) -> tuple[Tensor, Tensor]:
-        """tr(M^-1 F), and the condition number of M, by its largest sums of columns."""
-        sums = [matrix.abs().sum(0).amax() for matrix in (self.write(), self.inverse_GG)]
+        """tr(M^-1 F), and the condition number of M in the 1-norm."""
+        sums = [matrix.abs().sum(0).amax() for matrix in (self.flush(), self.inverse_GG)]
         return (self.inverse_GG * self.target_GG).sum(), sums[0] * sums[1]
 
-    def largest(self) -> float:
-        """A number that no eigenvalue of M^-1 F is above, now and after more rows are taken in.
+    def eigenvalue_bound(self) -> float:
+        """An upper bound of the eigenvalues of M^-1 F, now and after more rows are added.
 
-        The power method finds about the largest; that s M - F has a Cholesky factor proves that none is above s.
+        The power method estimates the largest; a Cholesky factor of s M - F proves that none is above s.
         """
-        m_GG, f_GG = self.write(), self.target_GG
-        start = torch.Generator().manual_seed(0)
-        v_GF = torch.randn(len(m_GG), FEW, generator=start, dtype=torch.float64).to(m_GG.device, non_blocking=True)
-        for _ in range(STEPS):
+        m_GG, f_GG = self.flush(), self.target_GG
+        generator = torch.Generator().manual_seed(0)
+        v_GF = torch.randn(len(m_GG), POWER_VECTORS, generator=generator, dtype=torch.float64)
+        v_GF = v_GF.to(m_GG.device, non_blocking=True)
+        for _ in range(POWER_STEPS):
             v_GF = self.inverse_GG @ (f_GG @ torch.linalg.qr(v_GF).Q)
         basis_GF = torch.linalg.qr(v_GF).Q
         small_2FF = torch.stack([basis_GF.T @ m_GG @ basis_GF, basis_GF.T @ f_GG @ basis_GF])
         found = torch.cat([small_2FF.flatten(), torch.stack(self._trace_and_condition())]).cpu()
         small_2FF, (trace, condition) = found[:-2].view(small_2FF.shape), found[-2:].tolist()
-        _refuse(condition)
+        _check_condition(condition)
         likely = float(torch.linalg.eigvals(torch.linalg.solve(small_2FF[0], small_2FF[1])).real.max())
-        bound, more = max(likely, trace / len(m_GG)) * ABOVE, ABOVE
+        bound, factor = max(likely, trace / len(m_GG)) * SLACK, SLACK
         while bound < trace:  # the sum of all eigenvalues, none of which is below 0
             if not int(torch.linalg.cholesky_ex(bound * m_GG - f_GG).info):
                 return bound
-            bound, more = bound * more, more * more
-        return trace
+            bound, factor = bound * factor, factor * factor
+        return float(trace)
 
-    def state(self, parts: Parts, inverse_GG: Tensor, middle_GG: Tensor) -> tuple[Tensor, Tensor]:
-        """P and Q of these rows, from their definition, given M^-1 and `middle()` on the device of the rows."""
-        if self.flat is not None:
-            factor_NrC = parts.over_classes()
-            length_N = self.scale * self.flat * parts.h_ND.square().sum(1)
+    def compute_pq(self, factors: Factors, inverse_GG: Tensor, sandwich_GG: Tensor) -> tuple[Tensor, Tensor]:
+        """P and Q of these rows from their definition, given M^-1 and `sandwich()` on the device of the rows."""
+        if self.unit_multiple is not None:
+            factor_NrC = factors.over_classes()
+            length_N = self.scale * self.unit_multiple * factors.h_ND.square().sum(1)
             p_Nrr = factor_NrC @ factor_NrC.transpose(1, 2) * length_N[:, None, None]
         else:
-            p_Nrr = self.scale * parts.squared(inverse_GG)
-        return p_Nrr, self.scale * parts.squared(middle_GG)
+            p_Nrr = self.scale * factors.quadratic(inverse_GG)
+        return p_Nrr, self.scale * factors.quadratic(sandwich_GG)
 
-    def move(self, row: Parts, sign: int) -> Step:
-        """Take one row in (sign -1: M^-1 falls) or let it go (+1)."""
+    def move(self, row: Factors, sign: int) -> Update:
+        """Add one row (sign -1: M^-1 falls) or remove it (+1).
+
+        Raises:
+            NumericsError: M is not positive definite in float64.
+        """
         row = row.to(self.inverse_GG.device)
-        z_Gr, w_Gr, fine = self.turned(row, sign)
-        _check(bool(fine))
-        self.noted(row, sign)
-        return self.shifted(z_Gr, w_Gr, row.classes, sign)
+        z_Gr, w_Gr, is_definite = self.low_rank_change(row, sign)
+        _check_definite(bool(is_definite))
+        self.record(row, sign)
+        return self.apply(z_Gr, w_Gr, row.classes, sign)
 
-    def turned(self, row: Parts, sign: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Z and W of a row that is taken in or let go, and whether digits suffice for them."""
+    def low_rank_change(self, row: Factors, sign: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Z and W of a row that is added or removed, and whether M stays positive definite."""
         u_rG = self.scale**0.5 * row.explicit()[0]
         half_Gr = self.inverse_GG @ u_rG.T
         eye_rr = torch.eye(len(u_rG), dtype=torch.float64, device=u_rG.device)
-        z_rG, fine = whitened(eye_rr - sign * (u_rG @ half_Gr), half_Gr.T)
+        z_rG, is_definite = solve_cholesky(eye_rr - sign * (u_rG @ half_Gr), half_Gr.T)
         z_Gr = z_rG.T
         onto_Gr = self.target_GG @ z_Gr
-        return z_Gr, self.inverse_GG @ onto_Gr + (sign / 2) * z_Gr @ (z_Gr.T @ onto_Gr), fine
+        return z_Gr, self.inverse_GG @ onto_Gr + (sign / 2) * z_Gr @ (z_Gr.T @ onto_Gr), is_definite
 
-    def shifted(self, z_Gr: Tensor, w_Gr: Tensor, classes: int, sign: int) -> Step:
-        """Change the inverse by these; what they change in rows."""
+    def apply(self, z_Gr: Tensor, w_Gr: Tensor, classes: int, sign: int) -> Update:
+        """Change the inverse by Z Z^T. Returns the update of P and Q."""
         self.inverse_GG.addmm_(z_Gr, z_Gr.T, alpha=sign)
-        # The rows that the step is for are of the batch too.
-        return Step(self.scale**0.5 * z_Gr, self.scale**0.5 * w_Gr, classes, sign)
+        # The rows that are updated have the weight of a row of the batch too.
+        return Update(self.scale**0.5 * z_Gr, self.scale**0.5 * w_Gr, classes, sign)
 
-    def noted(self, rows: Parts, sign: int) -> None:
-        """Remember that these rows were taken in or let go."""
-        self.flat = None
+    def record(self, rows: Factors, sign: int) -> None:
+        """Remember for `flush` that these rows were added or removed."""
+        self.unit_multiple = None
         self.age += len(rows.h_ND)
-        self._moved.append((sign, rows))
+        self._pending.append((sign, rows))
 
 
-def whitened(a_Nrr: Tensor, b_Nrm: Tensor) -> tuple[Tensor, Tensor]:
+def solve_cholesky(a_Nrr: Tensor, b_Nrm: Tensor) -> tuple[Tensor, Tensor]:
     """L^-1 B with A = L L^T, and whether A has such a factor (N,); N may be any number of axes.
 
-    On an accelerator by elimination, column after column: libraries look at what they found there, for which the host
-    waits. A has no need of pivots where it is positive definite.
+    On an accelerator by elimination, column after column: the factorisations of libraries check their result on the
+    host, which then waits. A needs no pivots where it is positive definite.
     """
     if a_Nrr.device.type == "cpu":
         factor_Nrr, failed_N = torch.linalg.cholesky_ex(a_Nrr)
@@ -176,18 +191,16 @@ def whitened(a_Nrr: Tensor, b_Nrm: Tensor) -> tuple[Tensor, Tensor]:
     return both[..., rank:] / pivot_Nr.sqrt()[..., None], (pivot_Nr > 0).all(-1)
 
 
-def _refuse(condition: float) -> None:
-    """Raise where gains are rounding: picks would be a guess."""
-    if not condition < WORST:
+def _check_condition(condition: float) -> None:
+    if not condition < MAX_CONDITION:
         raise NumericsError(
             f"Bait: the information matrix has a condition number of {condition:.0e}, which leaves gains no digits in "
             "float64; pass a larger lambda_ or scale embeddings."
         )
 
 
-def _check(fine: bool) -> None:
-    """Raise, with what can be done, where digits do not suffice."""
-    if not fine:
+def _check_definite(is_definite: bool) -> None:
+    if not is_definite:
         raise NumericsError(
             "Bait: the information matrix cannot be inverted in float64; pass a larger lambda_ or scale embeddings."
         )
