@@ -155,8 +155,7 @@ def arrays_of(folder: Path, name: str) -> dict[str, Any]:
 def worker(folder: Path, name: str, k: int, iterations: int | None) -> dict[str, Any]:
     """Select once; with counts of what was read, in units of the pool."""
     import labelwise as lw
-    from labelwise.selection.memory import needed
-    from labelwise.selection.run import size_of
+    from labelwise.selection.memory import Size, needed_bytes
     from labelwise.shards import Shard
 
     arrays, strategy = arrays_of(folder, name), lw.strategies.get(name)
@@ -175,7 +174,7 @@ def worker(folder: Path, name: str, k: int, iterations: int | None) -> dict[str,
         picks = lw.select(strategy, k, **arrays, seed=0)
         spent = {"cpu": time.process_time() - began, "clock": time.perf_counter() - clock}
     assert len(set(picks.ids.tolist())) == k
-    declared = needed(strategy, size_of(rows, k, _columns(strategy, arrays))) / 1e6
+    declared = needed_bytes(strategy, Size.of(rows, k, _columns(strategy, arrays))) / 1e6
     notes = {key: value for key, value in picks.notes.items() if isinstance(value, int | float | str)}
     return {**spent, "reads": read[0] / rows, "extra_mb": peak[0], "declared_mb": declared, "notes": notes}
 

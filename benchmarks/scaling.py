@@ -34,7 +34,7 @@ import torch
 
 import labelwise as lw
 from called import called
-from labelwise.selection.memory import ROW, Size, needed, smallest
+from labelwise.selection.memory import ROW, Size, needed_bytes, smallest_limit
 from labelwise.signals.spec import Features, LogProbs, Signal, stored
 
 HERE = Path(__file__).resolve().parent
@@ -121,7 +121,7 @@ def _selected(name: str, at: dict[str, int], repeats: int) -> dict[str, float]:
         if signal.array in given
     }
     size = Size(at["N"], picks, shapes)
-    return {**found, "bytes": max(0, held() - base), "declared": needed(strategy, size)}
+    return {**found, "bytes": max(0, held() - base), "declared": needed_bytes(strategy, size)}
 
 
 def timed(name: str, given: dict[str, np.ndarray], picks: int, repeats: int) -> float:
@@ -299,7 +299,7 @@ def declared() -> list[str]:
 
         one, two = (strategy.memory(size(millions * 10**6, 128, 10, 1000)) for millions in (1, 2))
         row = max(ROW, (two - one) / 10**6)
-        limits = [smallest(strategy, size(*point)) for point in DECLARED]
+        limits = [smallest_limit(strategy, size(*point)) for point in DECLARED]
         lines.append(f"| {name} | {row:.0f} | " + " | ".join(f"{limit / 1e6:,.0f}" for limit in limits) + " |")
     return lines
 

@@ -1,4 +1,4 @@
-"""The first door: arrays in, batch out. Any framework, no model object needed."""
+"""`labelwise.select`: arrays in, batch out. Any framework, no model object needed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from labelwise import strategies
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.run import How
-from labelwise.selection.validate import choose
+from labelwise.selection.run import RunOptions
+from labelwise.selection.validate import select_from_arrays
 from labelwise.shards.ray.ray_shards import Ray
 
 
@@ -36,18 +36,18 @@ def select(
 ) -> Selection:
     """Choose k rows of a pool described by arrays: NumPy or torch, on any device, the first axis is the rows.
 
-    Nothing is copied: memory-mapped arrays stay mapped and are read block by block. float64 arrays are computed in
-    float64, all others in float32.
+    Nothing is copied: memory-mapped arrays stay mapped and are read block by block. Arithmetic is in float64 if one of
+    the arrays is float64, else in float32.
 
     Args:
         strategy: a name (`labelwise.strategies.names()`) or a Strategy, such as `strategies.ProbCover(delta=0.5)`.
         k: how many rows to choose.
         probs: (N, C) class probabilities of the model.
-        label_probs: (N, C) what the labels are expected to be; `probs` if not given.
+        label_probs: (N, C) expected class probabilities of the labels; `probs` if not given.
         embedding: (N, D) input of the model's last linear layer, or features of an encoder.
         log_probs: (N, K, C) log class probabilities under K draws of the model's weights, the same for every row.
         basis: (N, P) functions of the row whose span is the class of models; made from `embedding` if not given.
-        duals: (N,) predicted duals of the rows; learnt from `labelled=dict(embedding=..., duals=...)` if not given.
+        duals: (N,) predicted duals of the rows; learned from `labelled=dict(embedding=..., duals=...)` if not given.
         grad_sqnorm: (N,) squared lengths of the gradients of each row's loss by all parameters.
         grad_dot: (N,) inner products of those gradients with the summed gradient of the labelled rows.
         grad_sketch: (N, W) random projections of those gradients.
@@ -57,15 +57,21 @@ def select(
         engine: None for this process; "ray", or a `labelwise.shards.ray.ray_shards.Ray` with its settings, for a
             Ray cluster. The picks are the same. Arrays that are mapped files travel by name, so each machine must
             find them there.
-        folder: a new or empty folder where a long selection keeps how far it is. Stopped or killed, and called again
-            with the same arguments, it goes on from there; at the end what it wrote there is removed.
-        max_memory: what this call may hold beside the arrays, such as "4GB" or a number of bytes; with an engine, in
-            each process. Blocks are sized to it, and one that is too small is refused at the start with the smallest
-            that works. docs/scale.md says what each strategy needs.
+        folder: a new or empty folder for the checkpoint of a long selection. Stopped or killed, and called again with
+            the same arguments, the selection resumes from there; what it wrote there is removed when it is done.
+        max_memory: what this call may hold besides the arrays, such as "4GB" or a number of bytes; with an engine, in
+            each process. Blocks are sized to it. docs/scale.md says what each strategy needs.
         progress: called with (done, total) from time to time while picks are made.
 
     Returns:
         A Selection: ids, weights, scores, notes.
+
+    Raises:
+        NeedError: if an array that the strategy needs is missing.
+        RowError: if arrays, ids and labelled rows do not fit each other.
+        BudgetError: if k is below 1 or above the number of rows.
+        MemoryLimitError: if max_memory is too small; `smallest` of the error is the smallest limit that works.
+        ArgumentError: if another argument is not what is described above.
 
     >>> import numpy as np
     >>> P = np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3]])
@@ -84,5 +90,5 @@ def select(
         "grad_sketch": grad_sketch,
         "ids": ids,
     }
-    how = How.of(max_memory, folder, progress)
-    return choose(strategies.get(strategy), k, arrays, labelled, seed, engine, how)
+    options = RunOptions.of(max_memory, folder, progress)
+    return select_from_arrays(strategies.get(strategy), k, arrays, labelled, seed, engine, options)

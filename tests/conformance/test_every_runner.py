@@ -26,12 +26,12 @@ from labelwise.errors import ArgumentError, ClusterError, StoreError
 from labelwise.pool.sources.mapped import file_of
 from labelwise.rng import Key
 from labelwise.selection import progress
-from labelwise.selection.as_tensor import as_tensor
-from labelwise.selection.run import select_kept
+from labelwise.selection.run import run_selection
+from labelwise.selection.validate import as_tensor
 from labelwise.shards import Shards
 from labelwise.shards.checkpoint.journal import MARK, FolderJournal
 from labelwise.shards.factories import ReadPart, array_parts, edges
-from labelwise.shards.placement import Home
+from labelwise.shards.placement import Placement
 from labelwise.shards.ray.ray_shards import Ray
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Embedding, Probs
@@ -270,7 +270,7 @@ def test_nothing_is_written_for_a_short_selection(tmp_path):
     lw.select("entropy", 2, probs=np.full((5, 2), 0.5), folder=tmp_path / "j")
     assert not (tmp_path / "j").exists()
     pool = _shards("random", _inputs(10), np.arange(10), 1)
-    assert len(select_kept(lw.strategies.get("random"), pool, NONE, 3, Key(0))) == 3
+    assert len(run_selection(lw.strategies.get("random"), pool, NONE, 3, Key(0))) == 3
 
 
 @pytest.fixture(scope="module")
@@ -513,7 +513,7 @@ def test_rounds_on_ray_are_those_of_one_process(cluster):
 
 
 def _to_files(first):
-    return Home(files=True)
+    return Placement(files=True)
 
 
 def test_a_part_is_read_where_it_lives(tmp_path):
@@ -522,8 +522,8 @@ def test_a_part_is_read_where_it_lives(tmp_path):
     reader, ids = session.fit().reader, torch.arange(50, 90)
     none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
     makers = [
-        ReadPart(reader, session.pool, ids, (Probs(), Embedding()), 16, none, folder, rule)
-        for folder, rule in ((None, None), (tmp_path / "part", None), (None, _to_files))
+        ReadPart(reader, session.pool, ids, (Probs(), Embedding()), 16, none, folder, policy)
+        for folder, policy in ((None, None), (tmp_path / "part", None), (None, _to_files))
     ]
     shards = [cloudpickle.loads(cloudpickle.dumps(maker))() for maker in makers]
     for shard in shards:
@@ -581,7 +581,7 @@ def test_progress_is_told_and_may_stop_a_selection():
 @pytest.mark.parametrize("name", ["ally", "leverage", "volume", "typiclust", "probcover", "bss"])
 def test_a_method_of_several_stages_is_heard_of_in_each(name, monkeypatch):
     """Not only when its picks are made, which is the last of them."""
-    monkeypatch.setattr(progress, "LEAST_WAIT", 0.0)
+    monkeypatch.setattr(progress, "MIN_INTERVAL", 0.0)
     shares = []
     lw.select(name, 40, **_inputs(1500), progress=lambda done, total: shares.append(done / total))
     assert shares == sorted(shares)

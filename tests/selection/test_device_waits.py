@@ -15,7 +15,7 @@ from torch import Tensor
 
 import labelwise as lw
 from labelwise.errors import NumericsError
-from labelwise.selection import greedy_cuda
+from labelwise.selection import greedy
 from labelwise.shards import Shard, Shards, topk
 from labelwise.shards.devices import carried
 from labelwise.signals.exact_sum import add_at
@@ -161,7 +161,7 @@ def test_greedy_picks_in_chunks_are_those_one_by_one(strategy: Any, copies: int,
     """With copies, more rows are asked for than are distinct: ties, and draws among rows of no weight."""
     x = arrays("", dtype, copies=copies)["embedding"]
     ids = torch.arange(ROWS).flip(0) * 3
-    k = 2 * greedy_cuda.CHUNK + 5
+    k = 2 * greedy.CHUNK + 5
     expected = lw.select(strategy, k, embedding=x, ids=ids, seed=3)
     found, waits = counted_away(lambda: lw.select(strategy, k, embedding=x.to(AWAY), ids=ids.to(AWAY), seed=3))
     assert found.ids.tolist() == expected.ids.tolist()

@@ -15,8 +15,9 @@ from torch import nn
 
 import labelwise as lw
 from labelwise.errors import ArgumentError, MemoryLimitError
+from labelwise.io.sizes import format_size, parse_size
 from labelwise.selection import memory
-from labelwise.selection.memory import Size, bytes_of, in_words, needed, smallest
+from labelwise.selection.memory import Size, needed_bytes, smallest_limit
 from labelwise.shards import heap
 from labelwise.signals.spec import Embedding, LogProbs, Probs, stored
 
@@ -114,7 +115,7 @@ def under_limit(folder: Path) -> dict[str, object]:
     jobs = []
     for name in NAMES:
         rows = SLOW.get(name, ROWS)
-        least = smallest(lw.strategies.get(name), _size(name, folder, rows, PICKS))
+        least = smallest_limit(lw.strategies.get(name), _size(name, folder, rows, PICKS))
         jobs.append((name, _arrays(name), rows, PICKS, least, least))
     return dict(zip(NAMES, _run(folder, jobs)))
 
@@ -131,7 +132,7 @@ def test_under_a_hard_limit_of_what_it_declares(name: str, under_limit: dict[str
 def test_under_a_hard_limit_with_many_picks(folder: Path) -> None:
     """What is kept for every pick counts too: the batch is a sixth of the pool."""
     rows, k = 6_000, 1_000
-    least = [smallest(lw.strategies.get(name), _size(name, folder, rows, k)) for name in NAMES]
+    least = [smallest_limit(lw.strategies.get(name), _size(name, folder, rows, k)) for name in NAMES]
     found = _run(folder, [(name, _arrays(name), rows, k, one, one) for name, one in zip(NAMES, least)])
     wrong = {name: picks for name, picks in zip(NAMES, found) if isinstance(picks, str) or len(set(picks)) != k}
     assert not wrong
@@ -140,7 +141,7 @@ def test_under_a_hard_limit_with_many_picks(folder: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 def test_the_hard_limit_binds(folder: Path) -> None:
     """Otherwise the test above passes because nothing is limited: with a quarter of it, there is no memory."""
-    least = smallest(lw.strategies.get("badge"), _size("badge", folder, ROWS, PICKS))
+    least = smallest_limit(lw.strategies.get("badge"), _size("badge", folder, ROWS, PICKS))
     (found,) = _run(folder, [("badge", _arrays("badge"), ROWS, PICKS, least, least // 8)])
     assert isinstance(found, str)
     assert "memory" in found.lower(), found
@@ -155,7 +156,7 @@ def test_a_limit_too_small_is_refused_at_once_with_the_smallest_that_works(name:
     ) as info:
         lw.select(name, PICKS, **given, max_memory="1MB")
     assert time.process_time() - began < 1.0
-    assert info.value.smallest == smallest(lw.strategies.get(name), _size(name, folder, ROWS, PICKS))
+    assert info.value.smallest == smallest_limit(lw.strategies.get(name), _size(name, folder, ROWS, PICKS))
     with pytest.raises(MemoryLimitError):
         lw.select(name, PICKS, **given, max_memory=info.value.smallest - 1)
 
@@ -170,8 +171,8 @@ def test_more_rows_picks_and_labelled_rows_never_need_less(name: str, folder: Pa
         Size(10_000, 50, base.shapes, labelled=5_000),
         Size(10_000, 50, {signal: tuple(2 * one for one in shape) for signal, shape in base.shapes.items()}),
     ]
-    assert all(needed(strategy, one) >= needed(strategy, base) for one in more)
-    assert smallest(strategy, base) < needed(strategy, base)
+    assert all(needed_bytes(strategy, one) >= needed_bytes(strategy, base) for one in more)
+    assert smallest_limit(strategy, base) < needed_bytes(strategy, base)
 
 
 def test_blocks_are_sized_to_the_limit_and_picks_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,16 +180,21 @@ def test_blocks_are_sized_to_the_limit_and_picks_stay(folder: Path, monkeypatch:
     size = _size("badge", folder, 60_000, 30)
     strategy, seen = lw.strategies.get("badge"), []
     block = memory.block_bytes
-    monkeypatch.setattr("labelwise.selection.run.block_bytes", lambda *all: seen.append(block(*all)) or seen[-1])
-    limits = [None, smallest(strategy, size), (smallest(strategy, size) + needed(strategy, size)) // 2, "1GB"]
+    monkeypatch.setattr("labelwise.selection.validate.block_bytes", lambda *all: seen.append(block(*all)) or seen[-1])
+    limits = [
+        None,
+        smallest_limit(strategy, size),
+        (smallest_limit(strategy, size) + needed_bytes(strategy, size)) // 2,
+        "1GB",
+    ]
     picks = [lw.select("badge", 30, **given, max_memory=limit).ids.tolist() for limit in limits]
     assert all(one == picks[0] for one in picks)
     assert seen[0] is None
-    assert seen[1] == memory.LEAST_BLOCK < seen[2] < seen[3]
+    assert seen[1] == memory.MIN_BLOCK < seen[2] < seen[3]
 
 
 def test_ids_that_are_given_count(folder: Path) -> None:
-    assert needed(lw.strategies.get("entropy"), Size(10**6, 5, {Probs(): (4,)}, named=True)) > 120 * 10**6
+    assert needed_bytes(lw.strategies.get("entropy"), Size(10**6, 5, {Probs(): (4,)}, named=True)) > 120 * 10**6
     given = np.load(folder / "probs.npy", mmap_mode="r")[:50_000]
     with pytest.raises(MemoryLimitError):
         lw.select("entropy", 5, probs=given, ids=np.arange(50_000), max_memory="17MB")
@@ -198,26 +204,26 @@ def test_ids_that_are_given_count(folder: Path) -> None:
 @pytest.mark.parametrize("limit", ["4 apples", "GB", "-1GB", "0", 0, -5, 1.5, True, "1e9", ""])
 def test_a_limit_that_is_no_size_is_refused(limit: object) -> None:
     with pytest.raises(ArgumentError, match="max_memory is a size such as 4GB"):
-        bytes_of(limit)
+        parse_size(limit)
 
 
 def test_sizes() -> None:
-    assert [bytes_of(one) for one in (None, 7, "7", "7b", "3 kB", "2KiB", "4GB", "0.5gb", "1TiB")] == [
+    assert [parse_size(one) for one in (None, 7, "7", "7b", "3 kB", "2KiB", "4GB", "0.5gb", "1TiB")] == [
         None, 7, 7, 7, 3000, 2048, 4 * 10**9, 5 * 10**8, 2**40,
     ]  # fmt: skip
-    assert all(bytes_of(in_words(size)) >= size for size in (1, 999_999, 10**6, 10**6 + 1, 123_456_789))
+    assert all(parse_size(format_size(size)) >= size for size in (1, 999_999, 10**6, 10**6 + 1, 123_456_789))
 
 
 def test_limits_of_many_digits_and_of_numpy() -> None:
-    assert (bytes_of("9" * 400 + "GB") or 0) > 10**400
-    assert bytes_of(np.int64(5_000_000)) == 5_000_000
+    assert (parse_size("9" * 400 + "GB") or 0) > 10**400
+    assert parse_size(np.int64(5_000_000)) == 5_000_000
     assert lw.select("entropy", 1, probs=np.full((5, 2), 0.5), max_memory="9" * 400 + "GB").ids.tolist() == [0]
     with pytest.raises(ArgumentError, match="max_memory is a size"):
-        bytes_of(np.bool_(True))
+        parse_size(np.bool_(True))
 
 
 def test_a_limit_just_below_what_is_needed_does_not_read_as_enough(folder: Path) -> None:
-    least = smallest(lw.strategies.get("kcenter"), _size("kcenter", folder, ROWS, PICKS))
+    least = smallest_limit(lw.strategies.get("kcenter"), _size("kcenter", folder, ROWS, PICKS))
     given = np.load(folder / "embedding.npy", mmap_mode="r")
     text = rf"max_memory is {(least - 1) / 1e6}MB, but KCenter needs {-(-least // 10**6)}MB"
     with pytest.raises(MemoryLimitError, match=text):

@@ -14,7 +14,7 @@ from torch import nn
 
 import labelwise as lw
 from labelwise import errors
-from labelwise.selection import run as kept
+from labelwise.selection import run
 from labelwise.signals.spec import LogProbs, stored
 
 RNG = np.random.default_rng(0)
@@ -244,9 +244,9 @@ def test_half_precision_is_kept_computed_with_in_float32_and_remembered(tmp_path
         for shards in (pool, labelled):
             for columns, dtype in shards.map(lambda shard: (dict(shard.columns), shard.dtype)):
                 seen.extend((column.dtype, dtype, column.clone()) for column in columns.values() if column.ndim > 1)
-        return kept.select_kept(strategy, pool, labelled, *rest)
+        return run.run_selection(strategy, pool, labelled, *rest)
 
-    monkeypatch.setattr("labelwise.session.session.select_kept", watched)
+    monkeypatch.setattr("labelwise.session.session.run_selection", watched)
     model = lw.TorchLearner(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), epochs=5)
     where = {"spill": tmp_path / "spill"} if spill else {}
     al = lw.Session(x, model, recipe, classes=2, folder=tmp_path / "s", half=True, **where)

@@ -25,14 +25,14 @@ import labelwise as lw
 from labelwise.errors import MemoryLimitError
 from labelwise.rng import Key
 from labelwise.selection import Scored, Strategy, placement, read_pool
-from labelwise.selection.memory import COPIES, Size, needed
-from labelwise.selection.placement import KEPT_FREE, Rule, where
-from labelwise.selection.run import How, size_of
+from labelwise.selection.memory import COPIES, Size, needed_bytes
+from labelwise.selection.placement import PlacementPolicy, choose_storage
+from labelwise.selection.run import RunOptions
 from labelwise.shards import Shard, Shards, devices
 from labelwise.shards.checkpoint import journal
 from labelwise.shards.devices import CPU, carried, free_bytes, wait_for
 from labelwise.shards.factories import ReadPart
-from labelwise.shards.placement import Home
+from labelwise.shards.placement import RESERVED_PART, Placement
 from labelwise.shards.ray.ray_shards import Ray
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.model.forward import ModelReader
@@ -93,7 +93,7 @@ def trained(name: str) -> lw.Session:
     return session(name)
 
 
-def rows_of(one: lw.Session, k: int = 12) -> tuple[Shards, Shards, Home]:
+def rows_of(one: lw.Session, k: int = 12) -> tuple[Shards, Shards, Placement]:
     """Free and labelled rows as `ask` reads them, and where they are."""
     with one.rows(one.recipe.strategy, k) as (pool, labelled, home):
         return pool, labelled, home
@@ -279,9 +279,9 @@ def test_signals_are_written_where_they_were_computed(name: str, away: Second) -
     """Nothing goes through the host while the pool is read, whatever the number of batches."""
     one = session(name, batch=32, state=trained(name).state())
     away.crossed.clear()
-    pool, labelled, home = rows_of(one)
+    pool, labelled, placed = rows_of(one)
     assert not away.crossed
-    assert home.device == AWAY
+    assert placed.device == AWAY
     assert pool.map(lambda shard: len(shard.columns)) > [0]
     for shard in pool.map(lambda shard: shard) + labelled.map(lambda shard: shard):
         assert shard.device == AWAY
@@ -353,8 +353,8 @@ def test_rounds_and_a_regression_choose_there_too(away: Second) -> None:
     ],
 )
 def test_the_rule(free: int | None, limit: int | None, place: str) -> None:
-    assert KEPT_FREE == 4
-    assert where(600, 100, 50, free, limit) == place
+    assert RESERVED_PART == 4
+    assert choose_storage(600, 100, 50, free, limit) == place
 
 
 def first_rows(device: torch.device) -> Rows:
@@ -365,31 +365,31 @@ def test_the_rule_counts_signals_the_strategy_and_blocks(monkeypatch: pytest.Mon
     """At the edge, to the byte."""
     rows, signals = 100_000, 100_000 * 74 * 4
     size = Size(rows, 50, {Probs(): (10,), Embedding(): (64,)}, 4, 30, accelerator=True)
-    least = signals + needed(Badge(), size, CPU_BLOCK_BYTES)
-    rule = Rule(Badge(), 50, rows, 30, None)
+    least = signals + needed_bytes(Badge(), size, CPU_BLOCK_BYTES)
+    policy = PlacementPolicy(Badge(), 50, rows, 30, None)
     with second_device():
         first = first_rows(AWAY)
         for spare, device in ((0, AWAY), (-1, CPU)):
             about = 4 * (least + spare) // 3  # a quarter stays free
-            free = next(one for one in range(about - 8, about + 8) if one - one // KEPT_FREE == least + spare)
+            free = next(one for one in range(about - 8, about + 8) if one - one // RESERVED_PART == least + spare)
             monkeypatch.setattr(placement, "free_bytes", lambda device, free=free: free)
-            home = rule(first)
-            assert home.device == device
-            assert not home.files
-            assert home.said == (f"selected on {AWAY}" if device == AWAY else f"selected on cpu: no room on {AWAY}")
+            placed = policy(first)
+            assert placed.device == device
+            assert not placed.files
+            assert placed.note == (f"selected on {AWAY}" if device == AWAY else f"selected on cpu: no room on {AWAY}")
         monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 40)
-        assert rule(first).block == DEVICE_BLOCK_BYTES
-        assert dataclasses.replace(rule, share=1e-6)(first).device == CPU
-        bound = dataclasses.replace(rule, limit=least)
+        assert policy(first).block == DEVICE_BLOCK_BYTES
+        assert dataclasses.replace(policy, share=1e-6)(first).device == CPU
+        bound = dataclasses.replace(policy, limit=least)
         assert (bound(first).device, bound(first).block) == (AWAY, CPU_BLOCK_BYTES)
         # One byte less is too little for the blocks of an accelerator; the CPU's may be smaller.
-        below = dataclasses.replace(rule, limit=least - 1)(first)
+        below = dataclasses.replace(policy, limit=least - 1)(first)
         assert (below.device, below.files) == (CPU, False)
-        files = dataclasses.replace(rule, limit=signals)(first)
+        files = dataclasses.replace(policy, limit=signals)(first)
         assert files.files
         with pytest.raises(MemoryLimitError):
-            dataclasses.replace(rule, limit=1000)(first)
-        assert dataclasses.replace(rule, files=True)(first).files  # a folder that was given is used
+            dataclasses.replace(policy, limit=1000)(first)
+        assert dataclasses.replace(policy, files=True)(first).files  # a folder that was given is used
 
 
 def test_what_a_selection_holds_there_is_bounded_by_the_same_limit() -> None:
@@ -399,14 +399,16 @@ def test_what_a_selection_holds_there_is_bounded_by_the_same_limit() -> None:
     with second_device():
         first = first_rows(AWAY)
         for limit in (200 << 20, 400 << 20, 1 << 30, 4 << 30):
-            rule = Rule(Badge(), 50, 100_000, 0, limit)
+            policy = PlacementPolicy(Badge(), 50, 100_000, 0, limit)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(placement, "free_bytes", lambda device: 1 << 40)
-                home = rule(first)
-            assert home.device == AWAY
-            assert home.block is not None
-            assert signals + needed(Badge(), size, home.block) <= limit
-            larger = home.block == DEVICE_BLOCK_BYTES or signals + needed(Badge(), size, 2 * home.block) > limit
+                placed = policy(first)
+            assert placed.device == AWAY
+            assert placed.block is not None
+            assert signals + needed_bytes(Badge(), size, placed.block) <= limit
+            larger = (
+                placed.block == DEVICE_BLOCK_BYTES or signals + needed_bytes(Badge(), size, 2 * placed.block) > limit
+            )
             assert larger
     assert COPIES * DEVICE_BLOCK_BYTES > 1 << 30
 
@@ -620,14 +622,14 @@ def test_a_part_decides_where_it_is_made(away: Second) -> None:
     pytest.importorskip("ray")
     one = session("badge")
     none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    rule = Rule(Badge(), 5, 40, 0, None)
-    maker = ReadPart(one.fit().reader, one.pool, torch.arange(100, 140), (Probs(), Embedding()), 16, none, None, rule)
+    policy = PlacementPolicy(Badge(), 5, 40, 0, None)
+    maker = ReadPart(one.fit().reader, one.pool, torch.arange(100, 140), (Probs(), Embedding()), 16, none, None, policy)
     with torch._C.DisableTorchFunction():
         sent = cloudpickle.dumps(maker)
         arrived = cloudpickle.loads(sent)
     shard = arrived()
     assert shard.device == AWAY
-    assert shard.said == f"selected on {AWAY}"
+    assert shard.placement_note == f"selected on {AWAY}"
     assert shard.block_bytes == DEVICE_BLOCK_BYTES
 
 
@@ -690,9 +692,9 @@ def test_a_worker_without_a_gpu_leaves_the_model_where_it_is(gpus: float, monkey
     parts, moved, one = importlib.import_module("labelwise.shards.factories"), [], session("badge")
     monkeypatch.setattr(parts, "_to_device", moved.append)
     none = Labelled(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    gathering = read_pool.Gathering(one.pool, 16, How(), Ray(gpus=gpus), None)
-    rule = Rule(Badge(), 5, 40, 0, None)
-    gathering._maker(one.fit().reader, torch.arange(100, 140), (Probs(), Embedding()), none, rule)()
+    pool_reader = read_pool.PoolReader(one.pool, 16, RunOptions(), Ray(gpus=gpus), None)
+    policy = PlacementPolicy(Badge(), 5, 40, 0, None)
+    pool_reader._factory(one.fit().reader, torch.arange(100, 140), (Probs(), Embedding()), none, policy)()
     assert len(moved) == (1 if gpus else 0)
 
 
@@ -733,8 +735,8 @@ def test_a_session_whose_model_is_made_on_cuda_reads_and_chooses_there(monkeypat
     one = session("sabal-greedy", lambda: net().cuda(), batch=64)
     first = one.ask(12)
     assert first.notes["place"] == "selected on cuda:0"
-    pool, _, home = rows_of(one)
-    assert home.device.type == "cuda"
+    pool, _, placed = rows_of(one)
+    assert placed.device.type == "cuda"
     assert all(column.is_cuda for (shard,) in [pool.map(lambda shard: shard)] for column in shard.columns.values())
     monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 20)
     second = one.ask(12)
@@ -801,9 +803,9 @@ def test_cuda_holds_no_more_than_the_limit(name: str) -> None:
     one = session(name, lambda: net().cuda(), x=x, batch=512)
     assert one.ask(20).notes["place"] == "selected on cuda:0"
     (shard,) = rows_of(one, 20)[0].map(lambda shard: shard)
-    size = size_of(len(shard), 20, shard.columns, labelled=TOLD)
+    size = Size.of(len(shard), 20, shard.columns, labelled=TOLD)
     signals = sum(column.numel() * column.element_size() for column in shard.columns.values())
-    limit = signals + needed(one.recipe.strategy, size, CPU_BLOCK_BYTES)
+    limit = signals + needed_bytes(one.recipe.strategy, size, CPU_BLOCK_BYTES)
     del shard
     one.max_memory = limit
     torch.cuda.empty_cache()

@@ -25,7 +25,7 @@ import labelwise as lw
 from labelwise.errors import NeedError, SourceError
 from labelwise.pool import Pool
 from labelwise.shards.factories import MADE, ReadPart
-from labelwise.shards.placement import Home, _files_of
+from labelwise.shards.placement import Placement, _files_of
 from labelwise.shards.ray import spill
 from labelwise.shards.ray.ray_shards import Ray
 from labelwise.signals.read import Labelled
@@ -336,8 +336,8 @@ def _part(**more):
     return ReadPart(session.fit().reader, session.pool, torch.arange(10, 90), (Probs(),), 16, NONE, None, **more)
 
 
-def _said(first):
-    return Home(block=1 << 20, said="selected on cpu: no room on cuda:0")
+def _on_cpu(first):
+    return Placement(block=1 << 20, note="selected on cpu: no room on cuda:0")
 
 
 def _there(token):
@@ -353,13 +353,17 @@ def aside(tmp_path, monkeypatch):
 
 
 def test_a_part_set_aside_is_taken_over_whole_or_not_at_all(aside):
-    maker = _part(token="a", rule=_said)
+    maker = _part(token="a", policy=_on_cpu)
     first = maker()
     (old,) = _there("a")
     lost = dataclasses.replace(maker, reader=None)  # it could not read: there is no model
     second = lost()
     assert torch.equal(second.columns[Probs()], first.columns[Probs()])
-    assert (second.block_bytes, second.said) == (first.block_bytes, first.said) == (1 << 20, _said(None).said)
+    assert (
+        (second.block_bytes, second.placement_note)
+        == (first.block_bytes, first.placement_note)
+        == (1 << 20, _on_cpu(None).note)
+    )
     (new,) = _there("a")
     assert new != old
     (new / MADE).unlink()  # as if the worker had been lost while it wrote
@@ -378,7 +382,7 @@ def test_parts_of_an_accelerator_and_those_the_disk_has_no_room_for_are_not_set_
     _part(token="b")()
     assert len(_there("b")) == 1
     rows = list(_part()._stream()())
-    assert _files_of(Home(torch.device("meta")), aside / "new", rows, 80) is None
+    assert _files_of(Placement(torch.device("meta")), aside / "new", rows, 80) is None
 
 
 _WORKER = """

@@ -75,13 +75,13 @@ def run(
     from labelwise.bench.suite.runner import changed_environment, run_suite
     from labelwise.bench.suite.suite import read_suite
     from labelwise.errors import ArgumentError
+    from labelwise.io.sizes import parse_size
     from labelwise.io.text import many
-    from labelwise.selection.memory import bytes_of
 
     console = Console()
     suite = read_suite(config)
     if max_memory is not None:
-        bytes_of(max_memory)
+        parse_size(max_memory)
         suite = replace(suite, max_memory=max_memory)
     check_labels(suite.datasets)
     if out is None and Path(suite.name).name != suite.name:

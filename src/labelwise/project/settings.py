@@ -11,7 +11,7 @@ import yaml
 
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.files import write_text
-from labelwise.selection.memory import bytes_of
+from labelwise.io.sizes import parse_size
 
 VERSION = 1
 FILE = "project.yaml"
@@ -75,7 +75,7 @@ class Settings:
                 raise ArgumentError(f"{what} must be a share from 0 to below 1, found {share!r}")
         if self.kind not in ("image", "text", "table") or self.task not in ("classify", "regress"):
             raise ArgumentError(f"a project is of images, texts or a table, found {self.kind!r}, {self.task!r}")
-        bytes_of(self.max_memory or None)
+        parse_size(self.max_memory or None)
         object.__setattr__(self, "classes", checked_classes(self.classes))
         object.__setattr__(self, "columns", tuple(self.columns))
         if self.task == "regress" and self.classes:

@@ -1,4 +1,4 @@
-"""Parameters of strategies, checked: NumPy's numbers become Python's, and a flag is nothing but True or False."""
+"""Check the parameters of strategies: NumPy's numbers become Python's, and a flag is True or False only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole(owner: str, name: str, value: Any, least: int) -> int:
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
-    """True or False, and nothing that only counts as one."""
+    """True or False; 0 and 1 are refused."""
     if not isinstance(value, bool | np.bool_):
         raise ArgumentError(f"{owner}({name}=...) is True or False, found {value!r}")
     return bool(value)

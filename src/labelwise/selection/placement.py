@@ -1,8 +1,8 @@
-"""Where the signals of a session are kept while it chooses: one rule.
+"""Where the signals of a session are kept while it chooses.
 
-Signals that a model computed on an accelerator stay there if they fit, with all that the selection holds beside them;
+Signals that a model computed on an accelerator stay there if they fit, with all that the selection holds besides them;
 else they go to the CPU's memory; where `max_memory` does not allow that either, to mapped files. A folder that the
-caller gave for files is always used. The limit is one for whichever memory holds the signals.
+caller gave for files is always used. The limit applies to whichever memory holds the signals.
 """
 
 from __future__ import annotations
@@ -12,49 +12,53 @@ from typing import Literal
 
 import torch
 
-from labelwise.selection.memory import block_bytes, needed, smallest
-from labelwise.selection.run import size_of
+from labelwise.selection.memory import Size, block_bytes, needed_bytes, smallest_limit
 from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shard, Shards
 from labelwise.shards.devices import free_bytes, wait_for
-from labelwise.shards.placement import KEPT_FREE, Home
+from labelwise.shards.placement import RESERVED_PART, Placement
 from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.rows import Rows
 
 
-def where(
-    signals: int, beside_there: int, beside_here: int, free: int | None, limit: int | None
+def choose_storage(
+    signals: int, needed_there: int, needed_here: int, free: int | None, limit: int | None
 ) -> Literal["accelerator", "memory", "files"]:
-    """The rule, in bytes: `free` on the accelerator (None: there is none), `limit` of the caller (None: there is none).
+    """Where signals are kept.
 
-    `beside_there` and `beside_here` are what the selection needs, at least, beside the signals on either.
+    Args:
+        signals: bytes of the signals.
+        needed_there: the fewest bytes that the selection needs besides the signals on the accelerator.
+        needed_here: the same on the CPU.
+        free: bytes free on the accelerator; None if there is no accelerator.
+        limit: the caller's limit in bytes; None if there is no limit.
 
-    >>> where(600, 100, 50, free=1000, limit=None), where(700, 100, 50, free=1000, limit=None)
+    >>> choose_storage(600, 100, 50, free=1000, limit=None), choose_storage(700, 100, 50, free=1000, limit=None)
     ('accelerator', 'memory')
-    >>> where(600, 100, 50, free=1000, limit=690), where(600, 100, 50, free=1000, limit=640)
+    >>> choose_storage(600, 100, 50, free=1000, limit=690), choose_storage(600, 100, 50, free=1000, limit=640)
     ('memory', 'files')
     """
-    if free is not None and signals + beside_there <= _room(free, limit):
+    if free is not None and signals + needed_there <= _usable_bytes(free, limit):
         return "accelerator"
-    return "memory" if limit is None or signals + beside_here <= limit else "files"
+    return "memory" if limit is None or signals + needed_here <= limit else "files"
 
 
-def _room(free: int, limit: int | None) -> int:
-    room = free - free // KEPT_FREE  # the rest is for the model's next batch and for others
-    return room if limit is None else min(room, limit)
+def _usable_bytes(free: int, limit: int | None) -> int:
+    usable = free - free // RESERVED_PART  # the rest is for the model's next batch and for others
+    return usable if limit is None else min(usable, limit)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What the rule says of a selection, once the first rows are there; it may be asked in another process.
+class PlacementPolicy:
+    """Chooses the placement of a selection's rows once it sees the first of them; it may run in another process.
 
     Attributes:
         strategy, k: the selection.
-        rows: of the pool, in one process.
+        rows: rows of the pool, in one process.
         labelled: rows already labelled.
-        limit: of the caller, in bytes.
+        limit: the caller's limit in bytes.
         files: whether the caller gave a folder for files.
-        share: of the accelerator's memory that is for this process.
+        share: the share of the accelerator's memory that this process may use.
     """
 
     strategy: Strategy
@@ -65,35 +69,36 @@ class Rule:
     files: bool = False
     share: float = 1.0
 
-    def __call__(self, first: Rows) -> Home:
-        there = replace(size_of(self.rows, self.k, first.columns, labelled=self.labelled), accelerator=True)
-        size = replace(there, accelerator=False)
-        signals = self.rows * sum(one[:1].numel() * one.element_size() for one in first.columns.values())
+    def __call__(self, first: Rows) -> Placement:
+        there = replace(Size.of(self.rows, self.k, first.columns, labelled=self.labelled), accelerator=True)
+        here = replace(there, accelerator=False)
+        signals = self.rows * sum(column[:1].numel() * column.element_size() for column in first.columns.values())
         device = _accelerator(first)
         free = None if device is None or self.files else free_bytes(device)
         free = None if free is None else int(free * self.share)
-        beside = needed(self.strategy, there, CPU_BLOCK_BYTES), smallest(self.strategy, size)
-        found = "files" if self.files else where(signals, *beside, free, self.limit)
-        if found == "accelerator":
+        needed = needed_bytes(self.strategy, there, CPU_BLOCK_BYTES), smallest_limit(self.strategy, here)
+        storage = "files" if self.files else choose_storage(signals, *needed, free, self.limit)
+        if storage == "accelerator":
             assert device is not None, "without one nothing is free on it"
             assert free is not None, "without one nothing is free on it"
-            block = block_bytes(self.strategy, there, _room(free, self.limit) - signals, DEVICE_BLOCK_BYTES)
-            return Home(device, False, block, f"selected on {device}")
-        said = "" if free is None else f"selected on cpu: no room on {device}"
-        limit = self.limit - signals if self.limit is not None and found == "memory" else self.limit
-        return Home(files=found == "files", block=block_bytes(self.strategy, size, limit), said=said)
+            left = _usable_bytes(free, self.limit) - signals
+            block = block_bytes(self.strategy, there, left, DEVICE_BLOCK_BYTES)
+            return Placement(device, False, block, f"selected on {device}")
+        note = "" if free is None else f"selected on cpu: no room on {device}"
+        limit = self.limit - signals if self.limit is not None and storage == "memory" else self.limit
+        return Placement(files=storage == "files", block=block_bytes(self.strategy, here, limit), note=note)
 
 
 def _accelerator(first: Rows) -> torch.device | None:
     """The device, not the CPU, that signals were computed on, if there is one."""
-    return next((one.device for one in first.columns.values() if one.device.type != "cpu"), None)
+    return next((column.device for column in first.columns.values() if column.device.type != "cpu"), None)
 
 
-def placed(pool: Shards) -> str:
-    """Where the rows were chosen from, once all work on them is done; nothing where it goes without saying."""
-    return "; ".join(dict.fromkeys(one for one in pool.map(_done) if one))
+def placement_note(pool: Shards) -> str:
+    """Where the rows were chosen from, for notes["place"], once all work on them is done; "" on the CPU alone."""
+    return "; ".join(dict.fromkeys(note for note in pool.map(_finished_note) if note))
 
 
-def _done(shard: Shard) -> str:
+def _finished_note(shard: Shard) -> str:
     wait_for(shard.device)
-    return shard.said
+    return shard.placement_note

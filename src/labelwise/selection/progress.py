@@ -1,4 +1,4 @@
-"""Progress inside a selection: strategies say how far they are, whoever started the selection may listen."""
+"""Progress of a selection: strategies report how many picks are made, and the caller's function is called with it."""
 
 from __future__ import annotations
 
@@ -7,60 +7,57 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Listener = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
-STEPS = 1000  # of a method that works in stages
-LEAST_WAIT = 0.05  # seconds between two calls of a listener
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+STEPS = 1000  # the total that a method of several stages reports
+MIN_INTERVAL = 0.05  # seconds between two calls of a callback
+_callback: ContextVar[ProgressCallback | None] = ContextVar("progress callback", default=None)
 
 
 @contextmanager
-def told(listener: Listener | None) -> Iterator[None]:
-    """Within, `listener(done, total)` hears how far the selection is, at most twenty times a second.
+def progress_to(callback: ProgressCallback | None) -> Iterator[None]:
+    """Within, call `callback(done, total)` as picks are made, at most twenty times a second.
 
-    What it raises stops the selection.
+    An exception of the callback stops the selection.
     """
-    before = _listener.set(None if listener is None else _Sparing(listener))
+    before = _callback.set(None if callback is None else _Throttled(callback))
     try:
         yield
     finally:
-        _listener.reset(before)
+        _callback.reset(before)
 
 
 def tick(done: int, total: int) -> None:
-    """Say that `done` of `total` picks are made (of steps, in a method that makes all picks in its last one)."""
-    listener = _listener.get()
-    if listener is not None:
-        listener(done, total)
+    """Report `done` of `total` picks, or of steps in a method that makes all its picks in the last step."""
+    callback = _callback.get()
+    if callback is not None:
+        callback(done, total)
 
 
 @contextmanager
 def stage(start: float, stop: float) -> Iterator[None]:
-    """Within, what is said counts from `start` to `stop` of the whole: a method of several stages hears of all of them.
-
-    A whole of stages is counted in steps, STEPS of them, and not in picks.
-    """
-    outer = _listener.get()
+    """Within, map reports to the share from `start` to `stop` of the whole, counted in STEPS instead of picks."""
+    outer = _callback.get()
     if outer is None:
         yield
         return
-    before = _listener.set(lambda done, total: outer(round((start + (stop - start) * done / total) * STEPS), STEPS))
+    before = _callback.set(lambda done, total: outer(round((start + (stop - start) * done / total) * STEPS), STEPS))
     try:
         yield
         tick(1, 1)
     finally:
-        _listener.reset(before)
+        _callback.reset(before)
 
 
-class _Sparing:
-    """Calls a listener only when it has waited long enough, or all is done."""
+class _Throttled:
+    """Calls a callback when MIN_INTERVAL has passed since the last call, or all is done."""
 
-    def __init__(self, listener: Listener):
-        self._listener = listener
-        self._last = -LEAST_WAIT
+    def __init__(self, callback: ProgressCallback):
+        self._callback = callback
+        self._last = -MIN_INTERVAL
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if done >= total or now - self._last >= LEAST_WAIT:
+        if done >= total or now - self._last >= MIN_INTERVAL:
             self._last = now
-            self._listener(done, total)
+            self._callback(done, total)

@@ -1,4 +1,4 @@
-"""The rows a selection chooses from, read with a model: here, where room.py says, or by the workers of a cluster."""
+"""Read the rows a selection chooses from, with a model: into this process, or into the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from torch import Tensor
 
 from labelwise.pool import Pool
 from labelwise.selection.memory import check_each
-from labelwise.selection.placement import Rule, placed
-from labelwise.selection.run import How
+from labelwise.selection.placement import PlacementPolicy, placement_note
+from labelwise.selection.run import RunOptions
 from labelwise.selection.selection import Selection
 from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shards
 from labelwise.shards.devices import wait_for
 from labelwise.shards.factories import ReadPart, edges
-from labelwise.shards.placement import Home, place_by
-from labelwise.shards.ray import spill as set_aside
+from labelwise.shards.placement import Placement, place_by
+from labelwise.shards.ray import spill as spill_files
 from labelwise.shards.ray.ray_shards import Ray
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import LabelProbs, Signal, stored
 
-NEAR_ONE = 0.02  # a temperature so near 1 leaves next to nothing of p - q
+NEAR_ONE = 0.02  # a temperature this near 1 leaves p - q next to zero
 
 
 @dataclass(frozen=True)
-class Gathering:
-    """Where rows are read to, and how the selection among them is run.
+class PoolReader:
+    """Reads the signals of a session's rows and places them.
 
-    `spill` is a folder for mapped files; without one, room.py says where rows go. With `half` they are kept in float16.
+    Attributes:
+        pool: the pool.
+        batch: rows of a forward batch.
+        options: how the selection runs.
+        cluster: where the rows are read, or None for this process.
+        spill: a folder for mapped files; without one, placement.py chooses where rows are kept.
+        half: whether they are kept in float16.
     """
 
     pool: Pool
     batch: int
-    how: How
+    options: RunOptions
     cluster: Ray | None
     spill: Path | None
     half: bool = False
@@ -48,95 +54,102 @@ class Gathering:
     @contextmanager
     def rows(
         self, strategy: Strategy, k: int, reader: Reader | None, ids: Tensor, labelled: Labelled
-    ) -> Iterator[tuple[Shards, Home]]:
-        """The rows `ids` with what the strategy asks of the pool, and where rows beside them belong.
+    ) -> Iterator[tuple[Shards, Placement]]:
+        """Within, the rows `ids` with the signals in `needs.pool`, and the placement that labelled rows should share.
 
-        They are there within: an accelerator has done its work. Workers of a cluster are gone afterwards.
+        An accelerator has finished reading them. Workers of a cluster stop afterwards.
         """
         wanted = stored(strategy.needs.pool)
-        cuts = self._cuts(len(ids))
-        rule = self._rule(strategy, k, cuts, len(labelled.ids))
+        slices = self._slices(len(ids))
+        policy = self._policy(strategy, k, slices, len(labelled.ids))
         if self.cluster is None:
             stream = partial(read, reader, self.pool, ids, wanted, self.batch, labelled, device=None, half=self.half)
-            shards, home = place_by(rule, stream, len(ids), None if self.spill is None else self.spill / "pool")
-            wait_for(home.device)
-            yield shards, home
+            folder = None if self.spill is None else self.spill / "pool"
+            shards, placement = place_by(policy, stream, len(ids), folder)
+            wait_for(placement.device)
+            yield shards, placement
             return
-        home = Home()
-        if self.how.limit is not None:  # refused here and not by every worker, which then asks about its own device
-            home = rule(self._first(strategy, reader, ids, labelled))
-        rule = replace(rule, share=min(1.0, self.cluster.gpus or 1.0))
-        whole = self._maker(reader, ids, wanted, labelled, rule)
-        makers = [self._part(whole, part, cut) for part, cut in enumerate(cuts)]
+        placement = Placement()
+        if self.options.limit is not None:  # one error here instead of one from each worker, which asks its own device
+            placement = policy(self._first(strategy, reader, ids, labelled))
+        policy = replace(policy, share=min(1.0, self.cluster.gpus or 1.0))
+        whole = self._factory(reader, ids, wanted, labelled, policy)
+        parts = [self._part(whole, number, rows) for number, rows in enumerate(slices)]
         try:
-            with self.cluster.shards(makers, [len(maker.ids) for maker in makers]) as shards:
-                yield shards, home
+            with self.cluster.shards(parts, [len(part.ids) for part in parts]) as shards:
+                yield shards, placement
         finally:
-            set_aside.remove(whole.token)
+            spill_files.remove(whole.token)
 
     def check(self, strategy: Strategy, k: int, n: int, reader: Reader | None, ids: Tensor, labelled: Labelled) -> None:
-        """Raise MemoryLimitError where the limit is too small for one of the next n batches of k of the rows `ids`.
+        """Check the limit for each of the next n batches of k of the rows `ids`; one row is read to know its shape.
 
-        One row is read to know its shape.
+        Raises:
+            MemoryLimitError: if the limit is too small for one of them.
         """
-        if self.how.limit is None or not len(ids) or n < 1:
+        if self.options.limit is None or not len(ids) or n < 1:
             return
         first = self._first(strategy, reader, ids, labelled)
-        steps = range(0, min(n * k, len(ids)), k)
-        rules = (self._rule(strategy, k, self._cuts(len(ids) - done), len(labelled.ids) + done) for done in steps)
-        check_each(partial(rule, first) for rule in rules)
+        taken = range(0, min(n * k, len(ids)), k)
+        policies = (self._policy(strategy, k, self._slices(len(ids) - m), len(labelled.ids) + m) for m in taken)
+        check_each(partial(policy, first) for policy in policies)
 
     def _first(self, strategy: Strategy, reader: Reader | None, ids: Tensor, labelled: Labelled) -> Rows:
         """One row, on the CPU."""
         wanted = stored(strategy.needs.pool)
         return next(iter(read(reader, self.pool, ids[:1], wanted, self.batch, labelled, half=self.half)))
 
-    def _cuts(self, rows: int) -> list[slice]:
-        """The parts of so many rows.
+    def _slices(self, rows: int) -> list[slice]:
+        """The rows of each worker.
 
         Every forward batch is the one it is in one process: a model's last bits depend on the shape of its batch, and
-        some picks on those.
+        some picks on those bits.
         """
         return [slice(0, rows)] if self.cluster is None else edges(rows, self.cluster.parts(rows), self.batch)
 
-    def _rule(self, strategy: Strategy, k: int, cuts: list[slice], labelled: int) -> Rule:
-        rows = max(cut.stop - cut.start for cut in cuts)
-        return Rule(strategy, int(k), rows, labelled, self.how.limit, self.spill is not None)
+    def _policy(self, strategy: Strategy, k: int, slices: list[slice], labelled: int) -> PlacementPolicy:
+        rows = max(one.stop - one.start for one in slices)
+        return PlacementPolicy(strategy, int(k), rows, labelled, self.options.limit, self.spill is not None)
 
-    def _maker(
-        self, reader: Reader | None, ids: Tensor, wanted: tuple[Signal, ...], labelled: Labelled, rule: Rule
+    def _factory(
+        self,
+        reader: Reader | None,
+        ids: Tensor,
+        wanted: tuple[Signal, ...],
+        labelled: Labelled,
+        policy: PlacementPolicy,
     ) -> ReadPart:
-        """Makes all rows; parts of it share what they need to read."""
+        """Makes all rows; its parts share what they need to read."""
         token = uuid.uuid4().hex  # files of this reading, not of an earlier model
-        given = self.cluster is not None and self.cluster.gpus > 0
-        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, None, rule, token, given, self.half)
+        gpu = self.cluster is not None and self.cluster.gpus > 0
+        return ReadPart(reader, self.pool, ids, wanted, self.batch, labelled, None, policy, token, gpu, self.half)
 
-    def _part(self, whole: ReadPart, number: int, cut: slice) -> ReadPart:
+    def _part(self, whole: ReadPart, number: int, rows: slice) -> ReadPart:
         """Makes those rows of it."""
         folder = None if self.spill is None else self.spill.absolute() / f"pool-{number}"
-        return replace(whole, ids=whole.ids[cut], folder=folder, token=f"{whole.token}-{number}")
+        return replace(whole, ids=whole.ids[rows], folder=folder, token=f"{whole.token}-{number}")
 
 
-def noted(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:
-    """The picks with where they were chosen, what the reader of the fit has to say, and the T of LabelProbs."""
+def add_notes(picks: Selection, pool: Shards, fit: Any, signals: tuple[Signal, ...]) -> Selection:
+    """The picks with notes on where they were chosen, from the reader of the fit, and the temperature of LabelProbs."""
     reader = getattr(fit, "reader", None)
-    notes = getattr(reader, "notes", None)
-    said = dict(notes()) if callable(notes) else {}
+    reader_notes = getattr(reader, "notes", None)
+    notes = dict(reader_notes()) if callable(reader_notes) else {}
     if LabelProbs() in stored(signals):
-        said = {**_warmth(reader, fit.notes), **said}
-    places = placed(pool)
-    if places:
-        said["place"] = places
-    return replace(picks, notes={**picks.notes, **said}) if said else picks
+        notes = {**_temperature_notes(reader, fit.notes), **notes}
+    place = placement_note(pool)
+    if place:
+        notes["place"] = place
+    return replace(picks, notes={**picks.notes, **notes}) if notes else picks
 
 
-def _warmth(reader: Any, trained: Mapping[str, Any]) -> dict[str, Any]:
+def _temperature_notes(reader: Any, fit_notes: Mapping[str, Any]) -> dict[str, Any]:
     """The temperature of LabelProbs, one for each member of an ensemble, and a note where it leaves them as Probs."""
-    found = getattr(reader, "temperature", None)
-    if found is None:
+    temperature = getattr(reader, "temperature", None)
+    if temperature is None:
         return {}
-    if "temperature_note" in trained:
-        return {"temperature": found, "temperature_note": trained["temperature_note"]}
-    if all(abs(one - 1) < NEAR_ONE for one in (found if isinstance(found, list) else [found])):
-        return {"temperature": found, "temperature_note": f"within {NEAR_ONE} of 1: LabelProbs are nearly Probs"}
-    return {"temperature": found}
+    if "temperature_note" in fit_notes:
+        return {"temperature": temperature, "temperature_note": fit_notes["temperature_note"]}
+    if all(abs(one - 1) < NEAR_ONE for one in (temperature if isinstance(temperature, list) else [temperature])):
+        return {"temperature": temperature, "temperature_note": f"within {NEAR_ONE} of 1: LabelProbs are nearly Probs"}
+    return {"temperature": temperature}

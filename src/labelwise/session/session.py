@@ -20,20 +20,20 @@ from torch import Tensor
 
 from labelwise import recipes
 from labelwise.errors import LabelError, NeedError, RowError, StoreError
+from labelwise.io.sizes import parse_size
 from labelwise.labels.answers import classes_of, count_of, ids_of, task_of
 from labelwise.labels.oracle import class_numbers, numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import bytes_of
-from labelwise.selection.read_pool import Gathering, noted
-from labelwise.selection.run import How, select_kept
+from labelwise.selection.read_pool import PoolReader, add_notes
+from labelwise.selection.run import RunOptions, run_selection
 from labelwise.selection.validate import check_budget, key_of
 from labelwise.session import folder as store
 from labelwise.session.pending import PendingBatch
 from labelwise.shards import Shards
-from labelwise.shards.placement import Home
+from labelwise.shards.placement import Placement
 from labelwise.shards.ray.ray_shards import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
@@ -146,7 +146,9 @@ class Session:
         self.estimate: dict[str, Any] | None = None
         self._key = key_of(seed)
         spill_folder = None if spill is None else Path(spill)
-        self._gathering = Gathering(self.pool, batch, How.of(max_memory), engine_of(engine), spill_folder, bool(half))
+        self._pool_reader = PoolReader(
+            self.pool, batch, RunOptions.of(max_memory), engine_of(engine), spill_folder, bool(half)
+        )
         self._fit: Fit | None = None
         self._fit_answers = 0  # how many answers it was trained on
         self._pending: PendingBatch | None = None
@@ -229,16 +231,18 @@ class Session:
     @property
     def batch(self) -> int:
         """Rows in one forward pass."""
-        return self._gathering.batch
+        return self._pool_reader.batch
 
     @property
     def max_memory(self) -> int | None:
         """The limit on the memory of `ask`, in bytes; None for no limit. It may be changed between batches."""
-        return self._gathering.how.limit
+        return self._pool_reader.options.limit
 
     @max_memory.setter
     def max_memory(self, limit: int | str | None) -> None:
-        self._gathering = replace(self._gathering, how=replace(self._gathering.how, limit=bytes_of(limit)))
+        self._pool_reader = replace(
+            self._pool_reader, options=replace(self._pool_reader.options, limit=parse_size(limit))
+        )
 
     def ask(self, k: int, progress: Callable[[int, int], None] | None = None) -> Selection:
         """Choose the rows to label next, after training on all answers so far.
@@ -257,7 +261,7 @@ class Session:
         """
         free = self.ledger.free(self.pool.ids)
         check_budget(k, len(free))
-        options = self._gathering.how.heard_by(progress)
+        options = self._pool_reader.options.with_progress(progress)
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         strategy = self._next_strategy()
         picks = self._select(strategy, k, options)
@@ -405,10 +409,10 @@ class Session:
         strategy = self._next_strategy(cold=not len(self.ledger.labelled))
         reader = reader_for(stored(strategy.needs.pool), self.fit)
         free = self.ledger.free(self.pool.ids)
-        self._gathering.check(strategy, k, n, reader, free, looked_back(self.ledger))
+        self._pool_reader.check(strategy, k, n, reader, free, looked_back(self.ledger))
 
     @contextmanager
-    def rows(self, strategy: Strategy, k: int) -> Iterator[tuple[Shards, Shards, Home]]:
+    def rows(self, strategy: Strategy, k: int) -> Iterator[tuple[Shards, Shards, Placement]]:
         """Read the rows as `ask` does, for looking at what a strategy is given. Use it in a `with` statement.
 
         Args:
@@ -420,9 +424,9 @@ class Session:
         """
         free = self.ledger.free(self.pool.ids)
         reader = reader_for(stored(strategy.needs.pool), self.fit)
-        with self._gathering.rows(strategy, k, reader, free, looked_back(self.ledger)) as (candidates, placement):
+        with self._pool_reader.rows(strategy, k, reader, free, looked_back(self.ledger)) as (candidates, placement):
             labelled = labelled_rows(
-                self.pool, strategy.needs, self.ledger, self.fit, self.batch, placement.device, self._gathering.half
+                self.pool, strategy.needs, self.ledger, self.fit, self.batch, placement.device, self._pool_reader.half
             )
             yield candidates, labelled.in_blocks(placement.block), placement
 
@@ -434,7 +438,7 @@ class Session:
         strategy = self.recipe.start if cold else self.recipe.strategy
         return strategy.with_history(self.history()) if strategy.needs.history else strategy
 
-    def _select(self, strategy: Strategy, k: int, options: How) -> Selection:
+    def _select(self, strategy: Strategy, k: int, options: RunOptions) -> Selection:
         """k of the free rows."""
         done = len(self.ledger.labelled)
         key = self._key.fold("select", done) if done else self._key.fold("start")
@@ -442,10 +446,10 @@ class Session:
         with self.rows(strategy, k) as (candidates, labelled, _):
             self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
             began = time.perf_counter()
-            if self._gathering.cluster is None:  # a worker on another machine may not reach the folder
-                options = options.kept_in(self.folder)
-            picks = select_kept(strategy, candidates, labelled, k, key, options)
-            picks = noted(picks, candidates, self._fit, strategy.needs.pool)
+            if self._pool_reader.cluster is None:  # a worker on another machine may not reach the folder
+                options = options.with_checkpoint_in(self.folder)
+            picks = run_selection(strategy, candidates, labelled, k, key, options)
+            picks = add_notes(picks, candidates, self._fit, strategy.needs.pool)
             self.seconds["select"] = time.perf_counter() - began
         return picks
 
@@ -503,7 +507,7 @@ class Session:
         return {
             **({"task": "regress"} if self.task == "regress" else {}),
             **({} if self.weights is None else {"weights": self.weights}),
-            **({"half": True} if self._gathering.half else {}),
+            **({"half": True} if self._pool_reader.half else {}),
             "recipe": self.recipe.settings(),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),

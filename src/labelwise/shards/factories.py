@@ -20,7 +20,7 @@ from labelwise.io.files import sync_file, write_text
 from labelwise.pool import Pool
 from labelwise.pool.sources.mapped import Mapped
 from labelwise.shards.devices import CPU, from_raw, raw
-from labelwise.shards.placement import Home, column_file, place_by, settle
+from labelwise.shards.placement import Placement, column_file, place_by, settle
 from labelwise.shards.ray.spill import own_folder
 from labelwise.shards.shards import Shard
 from labelwise.signals.read import Labelled, Reader, read
@@ -46,14 +46,14 @@ def edges(rows: int, parts: int, batch: int = 1) -> list[slice]:
 class ArrayPart:
     """Makes a shard of some rows of arrays, which are views until it travels.
 
-    It goes to an accelerator, `device`, if `rule`, asked there, finds room for it.
+    It goes to an accelerator, `device`, if `policy`, called there, finds room for it.
     """
 
     ids: Tensor
     columns: tuple[tuple[Signal, Tensor | Mapped], ...]
     dtype: torch.dtype
     device: str = "cpu"
-    rule: Callable[[Rows], Home] | None = None
+    policy: Callable[[Rows], Placement] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # By its bytes: torch would send all of the storage behind a view, and keep Ray from sharing them.
@@ -66,21 +66,21 @@ class ArrayPart:
 
     def __call__(self) -> Shard:
         opened = {signal: one.open() if isinstance(one, Mapped) else one for signal, one in self.columns}
-        if self.rule is None or self.device == "cpu":
+        if self.policy is None or self.device == "cpu":
             return Shard(self.ids, opened, self.dtype)
         first = Rows(self.ids[:1], {signal: one[:1].to(self.device) for signal, one in opened.items()})
-        home = self.rule(first)
+        placement = self.policy(first)
         try:
-            return self._placed(opened, home)
+            return self._placed(opened, placement)
         except torch.cuda.OutOfMemoryError:
-            said = f"selected on cpu: no room on {home.device}"
+            note = f"selected on cpu: no room on {placement.device}"
         # Out of the `except`, which holds what was placed so far.
-        return self._placed(opened, replace(self.rule(first.to(CPU)), said=said))
+        return self._placed(opened, replace(self.policy(first.to(CPU)), note=note))
 
-    def _placed(self, columns: Mapping[Signal, Tensor], home: Home) -> Shard:
-        moved = {signal: one.to(home.device) for signal, one in columns.items()}  # nothing to the CPU: it is there
-        shard = Shard(self.ids.to(home.device), moved, self.dtype)
-        settle(shard, home)
+    def _placed(self, columns: Mapping[Signal, Tensor], placement: Placement) -> Shard:
+        moved = {signal: one.to(placement.device) for signal, one in columns.items()}  # nothing to the CPU: it is there
+        shard = Shard(self.ids.to(placement.device), moved, self.dtype)
+        settle(shard, placement)
         return shard
 
 
@@ -95,7 +95,7 @@ def array_parts(
     dtype: torch.dtype,
     parts: int,
     device: str = "cpu",
-    rule: Callable[[Rows], Home] | None = None,
+    policy: Callable[[Rows], Placement] | None = None,
 ) -> list[ArrayPart]:
     """Makers of so many parts; columns in `files` travel by name."""
     made = []
@@ -104,7 +104,7 @@ def array_parts(
             (signal, files[signal].rows(where) if signal in files else column[where])
             for signal, column in columns.items()
         )
-        made.append(ArrayPart(ids[where], part, dtype, device, rule))
+        made.append(ArrayPart(ids[where], part, dtype, device, policy))
     return made
 
 
@@ -164,9 +164,9 @@ def _bytes(reader: Reader) -> bytes:
 class ReadPart:
     """Makes a shard by reading some rows of a pool with a copy of the model.
 
-    Its columns go where `rule` says, asked in the process that makes it. Those of the CPU are in files: in `folder` if
-    there is one, else where temporary files go (`set_aside.py`) if there is a `token`, which tells its files from those
-    of another reading. Made again after a loss, on the same machine, it maps the files that it had finished.
+    Its columns go where `policy` says, called in the process that makes it. Those of the CPU are in files: in `folder`
+    if there is one, else where temporary files go (`ray/spill.py`) if there is a `token`, which tells its files from
+    those of another reading. Made again after a loss, on the same machine, it maps the files that it had finished.
 
     Sent elsewhere, it takes with it what its own rows need of the pool, see `Pool.to_read`. The model travels as one of
     the CPU: there may be no accelerator where it arrives, or another one. It stays there unless the process was given a
@@ -180,7 +180,7 @@ class ReadPart:
     batch: int
     labelled: Labelled
     folder: Path | None
-    rule: Callable[[Rows], Home] | None = None
+    policy: Callable[[Rows], Placement] | None = None
     token: str = ""
     gpu: bool = True
     half: bool = False
@@ -199,14 +199,14 @@ class ReadPart:
     def __call__(self) -> Shard:
         wanted = stored(self.signals)
         folder = own_folder(self.token, MADE) if self.folder is None and self.token and wanted else self.folder
-        home = _made(folder, self.token)
-        if folder is not None and home is not None:
+        placement = _made(folder, self.token)
+        if folder is not None and placement is not None:
             shard = Shard(self.ids, {signal: _opened(column_file(folder, signal)) for signal in wanted})
-            settle(shard, home)
+            settle(shard, placement)
             return shard
-        placed, home = place_by(self.rule or _in_memory, self._stream(), len(self.ids), folder)
+        placed, placement = place_by(self.policy or _in_memory, self._stream(), len(self.ids), folder)
         if folder is not None and self.token and folder.exists():
-            _finish(folder, self.token, home)
+            _finish(folder, self.token, placement)
         (shard,) = placed.map(lambda one: one)
         return shard
 
@@ -218,28 +218,28 @@ class ReadPart:
         return functools.partial(read, *asked, device=None, half=self.half)
 
 
-def _in_memory(first: Rows) -> Home:
-    return Home()
+def _in_memory(first: Rows) -> Placement:
+    return Placement()
 
 
 def _opened(file: Path) -> Tensor:
     return torch.from_numpy(np.lib.format.open_memmap(file, mode="r+"))
 
 
-def _made(folder: Path | None, token: str) -> Home | None:
+def _made(folder: Path | None, token: str) -> Placement | None:
     """How the part in a folder was placed, if all of it is there; one that a worker was lost with does not count."""
     if folder is None or not token or not (folder / MADE).exists():
         return None
-    said = json.loads((folder / MADE).read_text())
-    return Home(files=True, block=said["block"], said=said["said"]) if said["token"] == token else None
+    made = json.loads((folder / MADE).read_text())
+    return Placement(files=True, block=made["block"], note=made["said"]) if made["token"] == token else None
 
 
-def _finish(folder: Path, token: str, home: Home) -> None:
+def _finish(folder: Path, token: str, placement: Placement) -> None:
     """Note, once every column is on the disk, that the part is made."""
     for file in folder.glob("*.npy"):
         with open(file, "rb") as column:
             sync_file(column)
-    write_text(folder / MADE, json.dumps({"token": token, "block": home.block, "said": home.said}))
+    write_text(folder / MADE, json.dumps({"token": token, "block": placement.block, "said": placement.note}))
 
 
 def _models(reader: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from labelwise.shards.shards import Shard, Shards, computed_in
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
 
-KEPT_FREE = 4  # one in so many bytes that are free is left to whatever else needs room there
+RESERVED_PART = 4  # one of 4 free bytes is left to other users of the memory or disk
 
 
 def shards_of(
@@ -40,58 +40,65 @@ def shards_of(
 
 
 @dataclass(frozen=True)
-class Home:
-    """Where rows go: memory of `device`, or `files`; in blocks of so many bytes, and what the notes say of it."""
+class Placement:
+    """Where rows are kept.
+
+    Attributes:
+        device: whose memory, unless `files` is set.
+        files: whether in mapped files.
+        block: bytes of the blocks they are read in; None means what suits the device.
+        note: what notes["place"] of a selection says about it; "" for the CPU alone.
+    """
 
     device: torch.device = CPU
     files: bool = False
     block: int | None = None
-    said: str = ""
+    note: str = ""
 
 
 def place_by(
-    rule: Callable[[Rows], Home], stream: Callable[[], Iterable[Rows]], n: int, folder: Path | None = None
-) -> tuple[Shards, Home]:
-    """Shards from a stream of `n` rows, where `rule` says when it has seen the first of them, and what it said.
+    policy: Callable[[Rows], Placement], stream: Callable[[], Iterable[Rows]], n: int, folder: Path | None = None
+) -> tuple[Shards, Placement]:
+    """Shards from a stream of `n` rows, placed as `policy` chooses when it sees the first of them; and the placement.
 
-    Files are in `folder`, or without a name where there is none. Rows of the CPU's memory go to a folder too if its
-    disk has room: another process can map them. Where an accelerator turns out to have no room after all (others use
-    it too), the rows are read again, and placed as those of the CPU are.
+    Files are in `folder`, or have no name where there is none. Rows in the CPU's memory go to a folder too if its disk
+    has room, because another process can map them. Where an accelerator turns out to have no room after all (others
+    use it too), the rows are read again and placed in the CPU's memory or in files.
     """
     coming = iter(stream())
     first = list(itertools.islice(coming, 1))
-    home = rule(first[0]) if first else Home()
+    placement = policy(first[0]) if first else Placement()
     try:
-        return _placed(itertools.chain(first, coming), n, _files_of(home, folder, first, n), home), home
+        return _placed(itertools.chain(first, coming), n, _files_of(placement, folder, first, n), placement), placement
     except torch.cuda.OutOfMemoryError:
-        if home.device == CPU:
+        if placement.device == CPU:
             raise
     # Out of the `except`, which holds what was placed so far.
     del coming
-    home = replace(rule(first[0].to(CPU)), said=f"selected on cpu: no room on {home.device}")
-    return _placed(stream(), n, _files_of(home, folder, first, n), home), home
+    placement = replace(policy(first[0].to(CPU)), note=f"selected on cpu: no room on {placement.device}")
+    return _placed(stream(), n, _files_of(placement, folder, first, n), placement), placement
 
 
-def _files_of(home: Home, folder: Path | None, first: list[Rows], n: int) -> Path | None:
+def _files_of(placement: Placement, folder: Path | None, first: list[Rows], n: int) -> Path | None:
     """The folder that rows are put into, None for memory."""
-    if folder is None or home.files or not first:
+    if folder is None or placement.files or not first:
         return folder
     disk = next(one for one in (folder, *folder.parents) if one.exists())
     free, row = shutil.disk_usage(disk).free, sum(one[:1].nbytes for one in first[0].columns.values())
     # A file that is mapped and finds its disk full ends the process, so some of it is left to others.
-    return folder if home.device == CPU and n * row <= free - free // KEPT_FREE else None
+    return folder if placement.device == CPU and n * row <= free - free // RESERVED_PART else None
 
 
-def _placed(stream: Iterable[Rows], n: int, folder: Path | None, home: Home) -> Shards:
-    aside = home.files and folder is None
-    shards = place_aside(stream, n) if aside else place(stream, n, folder, home.device)
-    shards.map(lambda shard: settle(shard, home))
+def _placed(stream: Iterable[Rows], n: int, folder: Path | None, placement: Placement) -> Shards:
+    aside = placement.files and folder is None
+    shards = place_aside(stream, n) if aside else place(stream, n, folder, placement.device)
+    shards.map(lambda shard: settle(shard, placement))
     return shards
 
 
-def settle(shard: Shard, home: Home) -> None:
-    """Note on a shard how it is read and where it is."""
-    shard.block_bytes, shard.said = home.block, home.said
+def settle(shard: Shard, placement: Placement) -> None:
+    """Set a shard's blocks and its note as the placement says."""
+    shard.block_bytes, shard.placement_note = placement.block, placement.note
 
 
 def place(stream: Iterable[Rows], n: int, folder: Path | None = None, device: torch.device = CPU) -> Shards:

@@ -82,7 +82,7 @@ class Shard:
             Signal, Tensor
         ] = {}  # what is taken off a column when it is read, see strategies/distance/centering.py
         self.block_bytes: int | None = None  # of a block and its scratch; None is what suits the device
-        self.said = ""  # where the rows were placed, for the notes of a selection; nothing where it goes without saying
+        self.placement_note = ""  # for notes["place"] of a selection; "" on the CPU alone
         self._whose = whose  # what a row is called in an error
         self._checked = False
         self._index: tuple[Tensor, Tensor | None] | None = None  # see `_by_id`

@@ -29,8 +29,7 @@ from typing import Any
 import torch
 
 from labelwise.errors import ArgumentError
-from labelwise.selection.as_tensor import as_tensor
-from labelwise.selection.validate import key_of
+from labelwise.selection.validate import as_tensor, key_of
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Basis, Embedding, Features
 from labelwise.strategies.leverage.whiten import Whitened, whitened

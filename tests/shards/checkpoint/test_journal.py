@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 import labelwise as lw
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.rng import Key
-from labelwise.selection.run import How
-from labelwise.selection.strategy_digest import identity
+from labelwise.selection.run import RunOptions
 from labelwise.shards import Shards, shards_of
 from labelwise.shards.checkpoint import fingerprint, journal
+from labelwise.shards.checkpoint.fingerprint import object_fingerprint
 from labelwise.shards.checkpoint.journal import FolderJournal
 from labelwise.shards.checkpoint.log import Answers
 from labelwise.signals.spec import Duals, Embedding
@@ -168,7 +168,7 @@ class Own(lw.strategies.Margin):
 
 
 def _identities(*values):
-    return [identity(Own(value)) for value in values]
+    return [object_fingerprint(Own(value)) for value in values]
 
 
 def test_strategies_are_told_apart_by_all_they_hold(tmp_path, monkeypatch):
@@ -184,11 +184,11 @@ def test_strategies_are_told_apart_by_all_they_hold(tmp_path, monkeypatch):
     same = [{"b", "a"}, np.arange(5), Deep({"x": torch.ones(3)}), lambda x: x * 2, 3]
     assert _identities(*same) == _identities(*same)
     with pytest.raises(ArgumentError, match=r"Own\.what is or holds .*generator.*select without folder="):
-        identity(Own(one for one in "abc"))
+        object_fingerprint(Own(one for one in "abc"))
     looped = Own(None)
     looped.what = looped
     with pytest.raises(ArgumentError, match="holds itself"):
-        identity(looped)
+        object_fingerprint(looped)
 
 
 class Rooted(lw.strategies.Margin):
@@ -451,7 +451,7 @@ def test_rows_in_other_parts_are_called_so(tmp_path):
 
 def test_a_folder_is_the_same_wherever_a_worker_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert How.of(folder="here").folder == tmp_path / "here"
+    assert RunOptions.of(folder="here").folder == tmp_path / "here"
 
 
 def test_a_key_is_part_of_what_is_selected(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import torch
 
 import labelwise as lw
 from labelwise.errors import NumericsError
-from labelwise.selection.run import size_of
+from labelwise.selection.memory import Size
 from labelwise.shards import Shards
 from labelwise.shards.checkpoint import journal
 from labelwise.shards.graphs import captured
@@ -345,9 +345,9 @@ def test_with_several_shards_of_an_accelerator_the_design_is_in_this_process(mon
 
 def test_memory_counts_what_steps_allocate():
     columns = {Probs(): torch.zeros(1, 10), Embedding(): torch.zeros(1, 16)}
-    here = size_of(20_000, 20, columns)
+    here = Size.of(20_000, 20, columns)
     with second_device():
-        away = size_of(20_000, 20, {signal: one.to(AWAY) for signal, one in columns.items()})
+        away = Size.of(20_000, 20, {signal: one.to(AWAY) for signal, one in columns.items()})
     rows = kernels.Tuning().solved(9)
     more = Bait().memory(away) - Bait().memory(here)
     # The rows that are solved at once: P, Q, I - P, both right sides, the work and the answer.

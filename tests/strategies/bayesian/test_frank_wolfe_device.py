@@ -368,7 +368,7 @@ def _places(step: Any) -> dict[str, int]:
 
 def test_progress_is_told_after_each_leg(legs: list[Leg], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frank_wolfe_cuda, "LEG", 8)
-    monkeypatch.setattr("labelwise.selection.progress.LEAST_WAIT", 0.0)
+    monkeypatch.setattr("labelwise.selection.progress.MIN_INTERVAL", 0.0)
     heard: list[tuple[int, int]] = []
     with second_device():
         column = torch.from_numpy(draws_of("normal")).to(AWAY)

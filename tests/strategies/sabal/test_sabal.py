@@ -18,7 +18,7 @@ from labelwise import recipes
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
 from labelwise.selection import triton_available
-from labelwise.selection.read_pool import noted
+from labelwise.selection.read_pool import add_notes
 from labelwise.session import folder
 from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.read import read
@@ -616,7 +616,7 @@ def test_a_temperature_near_one_is_noted():
     picks = lw.select("random", 2, ids=np.arange(5))
     for warmth, near in ((1.01, True), (0.97, False), ([1.01, 0.99], True), ([1.01, 1.2], False)):
         fit = SimpleNamespace(reader=SimpleNamespace(temperature=warmth), notes={})
-        notes = noted(picks, NONE, fit, (MeanGrad(),)).notes
+        notes = add_notes(picks, NONE, fit, (MeanGrad(),)).notes
         assert notes["temperature"] == warmth
         assert ("temperature_note" in notes) == near
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.errors import ArgumentError
-from labelwise.selection.memory import bytes_of
+from labelwise.io.sizes import parse_size
 
 MISSING = object()
 
@@ -126,7 +126,7 @@ def _is_real(value: Any) -> bool:
 
 def _is_size(value: Any) -> bool:
     try:
-        return bytes_of(value) is not None
+        return parse_size(value) is not None
     except ArgumentError:
         return False
 

@@ -10,7 +10,7 @@ from labelwise.bench.suite.cell import curve_of
 from labelwise.bench.suite.curve import Curve
 from labelwise.bench.suite.suite import Cell
 from labelwise.errors import MemoryLimitError
-from labelwise.selection.memory import bytes_of, in_words
+from labelwise.io.sizes import format_size, parse_size
 
 _NAMED = 5  # runs that an error names
 
@@ -20,7 +20,7 @@ def check_curves(limit: int | str | None, curves: Iterable[Curve]) -> None:
 
     The curves are not to be walked after that.
     """
-    allowed = bytes_of(limit)
+    allowed = parse_size(limit)
     if allowed is None:
         return
     short: dict[str, int] = {}
@@ -33,11 +33,11 @@ def check_curves(limit: int | str | None, curves: Iterable[Curve]) -> None:
             short[curve.name.rpartition("/")[0]] = error.smallest
     if short:
         least = max(short.values())
-        named = [f"{name} needs {in_words(size)}" for name, size in sorted(short.items(), key=lambda one: -one[1])]
+        named = [f"{name} needs {format_size(size)}" for name, size in sorted(short.items(), key=lambda one: -one[1])]
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         raise MemoryLimitError(
-            f"max_memory is {in_words(allowed)}, too small for {len(short)} of {len(short) + enough} runs: "
-            f"{', '.join(named[:_NAMED])}{more}. Allow {in_words(least)} or more, or leave those out",
+            f"max_memory is {format_size(allowed)}, too small for {len(short)} of {len(short) + enough} runs: "
+            f"{', '.join(named[:_NAMED])}{more}. Allow {format_size(least)} or more, or leave those out",
             least,
         )
 

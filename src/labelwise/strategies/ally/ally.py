@@ -34,7 +34,7 @@ from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth, tie
+from labelwise.selection.strategy import Growth, tie_tolerance
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import DualEmbedding, Duals, Embedding, Needs
@@ -159,7 +159,7 @@ class Ally(Strategy):
 def _kmeans_plus_plus(pool: Shards, k: int, key: Key) -> Tensor:
     """k-means++ on dual x embedding; the longest first, as in BADGE."""
     with nearest.measured(pool, DUAL_EMBEDDING):
-        first = nearest.longest(pool, tie(pool)).ids
+        first = nearest.longest(pool, tie_tolerance(pool)).ids
         if k == 1:
             return first
         nearest.take_in(pool, DUAL_EMBEDDING, pool.take(first))

@@ -35,7 +35,7 @@ from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
-from labelwise.selection.strategy import Growth, tie
+from labelwise.selection.strategy import Growth, tie_tolerance
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import LogProbs, Needs
 from labelwise.strategies.bayesian.frank_wolfe import AHEAD, SAMPLE, SHARE, WIDTH, Path, frank_wolfe
@@ -93,7 +93,7 @@ class AcsFw(Strategy):
         project_KJ = None if self.projections is None else _projection(draws, self.projections, key.fold("projection"))
         try:
             pool.map(functools.partial(_vectors, self.entropy, project_KJ))
-            path = frank_wolfe(pool, k, STEPS * k, tie(pool))
+            path = frank_wolfe(pool, k, STEPS * k, tie_tolerance(pool))
             weight = path.weights()
             fill = k - len(weight)
             rest = pool.best(functools.partial(_free_score, _left(path), [*weight]), fill) if fill else None

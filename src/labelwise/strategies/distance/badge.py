@@ -21,7 +21,7 @@ from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth, tie
+from labelwise.selection.strategy import Growth, tie_tolerance
 from labelwise.shards import Shards
 from labelwise.signals.spec import HeadGrad, Needs
 from labelwise.strategies.distance import nearest
@@ -46,7 +46,7 @@ class Badge(Strategy):
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         with nearest.measured(pool, GRADIENT):
-            first = nearest.longest(pool, tie(pool))
+            first = nearest.longest(pool, tie_tolerance(pool))
             ids, values = [first.ids], [first.values.double()]
             if k > 1:
                 nearest.take_in(pool, GRADIENT, pool.take(first.ids))

@@ -30,7 +30,7 @@ from torch import Tensor
 from labelwise.rng import Key
 from labelwise.selection.memory import Size
 from labelwise.selection.progress import tick
-from labelwise.selection.strategy import tie
+from labelwise.selection.strategy import tie_tolerance
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import Column, Rows, checked_norm, sq_dist, sq_near
 from labelwise.signals.spec import Signal
@@ -80,7 +80,7 @@ def farthest_first(pool: Shards, signal: Signal, k: int) -> Best:
 
     if nearest_cuda.suits(pool):
         return nearest_cuda.farthest_first(pool, signal, k)
-    slack = tie(pool)
+    slack = tie_tolerance(pool)
     parts: list[Best] = []
     length, left = FIRST_LIST, k
     while left:

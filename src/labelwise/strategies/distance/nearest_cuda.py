@@ -25,7 +25,7 @@ from torch import Tensor
 
 from labelwise.rng import Key, uniforms
 from labelwise.selection.progress import tick
-from labelwise.selection.strategy import tie
+from labelwise.selection.strategy import tie_tolerance
 from labelwise.selection.triton_available import available
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import sq_dist, sq_near
@@ -52,7 +52,7 @@ def suits(pool: Shards) -> bool:
 
 def farthest_first(pool: Shards, signal: Signal, k: int) -> Best:
     """See `nearest.farthest_first`, for a pool of one shard."""
-    slack = tie(pool)
+    slack = tie_tolerance(pool)
     parts: list[Best] = []
     length, left = nearest.FIRST_LIST, k
     while left:

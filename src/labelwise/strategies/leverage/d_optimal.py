@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from labelwise.selection.progress import tick
-from labelwise.selection.strategy import tie
+from labelwise.selection.strategy import tie_tolerance
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import sq_norm
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened, scratch
@@ -43,7 +43,7 @@ class Design:
 
 def d_optimal(pool: Shards, basis: Whitened, k: int) -> Design:
     """k rows by greedy D-optimal design. Every row has |v|^2 as state "leverage": q before the first pick."""
-    found, size, slack = Design([], [], []), max(SHORTEST, LIST_NUMBERS // basis.rank), max(tie(pool), TIED)
+    found, size, slack = Design([], [], []), max(SHORTEST, LIST_NUMBERS // basis.rank), max(tie_tolerance(pool), TIED)
     m_DD = torch.eye(basis.rank, dtype=torch.float64)
     exact = 0  # picks when q was last computed anew
     try:

@@ -1,4 +1,4 @@
-"""Arithmetic that takes hours is said before it begins, with what else can be done."""
+"""Warn before a selection that is estimated to take hours."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ HOUR = 3600 * RATE
 
 
 class LongSelection(UserWarning):
-    """A selection will take hours."""
+    """A selection is estimated to take hours."""
 
 
-def say_if_long(strategy: Strategy, pool: Shards, labelled: int, k: int) -> None:
-    """Warn where the strategy's arithmetic takes more than an hour of one core; accelerators are not spoken of."""
-    widths = [one for one in pool.map(_widths) if one is not None]
-    if not widths:
+def warn_if_long(strategy: Strategy, pool: Shards, labelled: int, k: int) -> None:
+    """Warn where `Strategy.work` comes to more than an hour of one core; rows on accelerators do not count."""
+    shapes = [one for one in pool.map(_cpu_shapes) if one is not None]
+    if not shapes:
         return
-    work = strategy.work(Size(pool.n, int(k), widths[0], labelled=labelled))
+    work = strategy.work(Size(pool.n, int(k), shapes[0], labelled=labelled))
     if work > HOUR:
         warnings.warn(
             f"{type(strategy).__name__} needs about {work:.0e} floating-point operations to choose {int(k):,} of "
@@ -37,8 +37,8 @@ def say_if_long(strategy: Strategy, pool: Shards, labelled: int, k: int) -> None
         )
 
 
-def _widths(shard: Shard) -> dict[Signal, tuple[int, ...]] | None:
-    """What one row has in each column; None on an accelerator."""
+def _cpu_shapes(shard: Shard) -> dict[Signal, tuple[int, ...]] | None:
+    """The shape of one row in each column; None where the rows are on an accelerator."""
     if shard.device.type != "cpu":
         return None
     return {signal: tuple(column.shape[1:]) or (1,) for signal, column in shard.columns.items()}
