@@ -52,7 +52,7 @@ class Strategy(ABC):
         paper: authors, venue and year.
         weighted: whether Selection.weights are more than ones.
         cold: whether it can choose before any row is labelled.
-        known_law: whether picks are draws by a known distribution that their weights undo.
+        known_law: whether picks are draws with known probabilities that the weights correct for.
         objective: what its recipe trains by: the name of a class of `labelwise.train`, or an Objective; None is the
             learner's own.
         restart: whether its recipe trains each round from fresh weights; False goes on from the last round's weights,
