@@ -45,14 +45,14 @@ def ours(model: nn.Module, along: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """|g|^2 + 2 g . s of each row of a batch, by layer rules."""
     from labelwise.signals.gradients.collect import Asked
     from labelwise.signals.gradients.read_gradients import RowGradients
-    from labelwise.signals.model.forward import small_parts
+    from labelwise.signals.model.forward import gradient_parts
 
     reader = RowGradients(model)
     asked = Asked(norm=True, along={name: value for (name, _), value in zip(model.named_parameters(), along)})
 
     def run(x: Tensor) -> Tensor:
         found = []
-        for part in small_parts(len(x), x.device):  # as the reader of a model does it
+        for part in gradient_parts(len(x), x.device):  # as the reader of a model does it
             answer = reader.ask(x[part], asked)
             assert answer.sq_norm is not None
             assert answer.dot is not None

@@ -37,8 +37,8 @@ def sklearn_reader():
     return SklearnLearner(made).fit(pool(), pool().ids, labels, classes=C, key=Key(0)).reader
 
 
-def behind() -> Labelled:
-    """Rows to look back at, for signals that do."""
+def labelled() -> Labelled:
+    """Labelled rows, for signals computed from them."""
     return Labelled(pool().ids[:9], torch.arange(9) % C)
 
 
@@ -48,7 +48,7 @@ def gives(reader, signal: Signal) -> bool:
 
 def columns(signal: Signal, reader, given: Pool, ids: torch.Tensor, batch: int) -> list[torch.Tensor]:
     """The tensors of a signal, for the rows `ids`, together."""
-    parts = [rows[signal] for rows in read(reader, given, ids, (signal,), batch, behind())]
+    parts = [rows[signal] for rows in read(reader, given, ids, (signal,), batch, labelled())]
     if isinstance(parts[0], Factored):
         return [torch.cat([part.left for part in parts]), torch.cat([part.right for part in parts])]
     return [torch.cat(parts)]
@@ -59,7 +59,7 @@ def columns(signal: Signal, reader, given: Pool, ids: torch.Tensor, batch: int) 
 def test_values_follow_the_row_alone(kind, make):
     signal, reader = kind(), make()
     if not gives(reader, signal):
-        with pytest.raises(NeedError, match="not given"):
+        with pytest.raises(NeedError, match="does not give"):
             columns(signal, reader, pool(), pool().ids, batch=N)
         return
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
@@ -77,7 +77,7 @@ def test_a_signal_is_a_value_that_explains_itself(kind):
     assert kind() == kind()
     assert hash(kind()) == hash(kind())
     assert kind.array
-    assert f"{kind.array}=" in kind.how
+    assert f"{kind.array}=" in kind.hint
     assert stored(stored((kind(),))) == stored((kind(),))
     with pytest.raises(AttributeError):
         kind().array = "x"
@@ -87,7 +87,7 @@ def test_a_signal_is_a_value_that_explains_itself(kind):
 def test_the_union_of_all_signals_is_read_in_one_sweep(make):
     reader = make()
     signals = tuple(kind() for kind in SIGNALS if gives(reader, kind()))
-    (rows,) = read(reader, pool(), pool().ids, signals, N, behind())
+    (rows,) = read(reader, pool(), pool().ids, signals, N, labelled())
     for signal in signals:
         alone = columns(signal, reader, pool(), pool().ids, N)
         together = rows[signal]

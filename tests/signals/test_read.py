@@ -104,7 +104,7 @@ def test_given_features_come_from_the_pool():
 
 def test_a_model_signal_without_a_model_says_how_to_get_it():
     pool = pool_of()
-    with pytest.raises(NeedError, match=r"Probs\(\) comes from a trained model.*Label some rows.*probs="):
+    with pytest.raises(NeedError, match=r"Probs\(\) needs a trained model.*Label some rows.*probs="):
         read(None, pool, pool.ids, (HeadGrad(),))
 
     class Deaf:
@@ -114,7 +114,7 @@ def test_a_model_signal_without_a_model_says_how_to_get_it():
         def read(self, inputs, signals):
             raise AssertionError
 
-    with pytest.raises(NeedError, match="not given by Deaf"):
+    with pytest.raises(NeedError, match="Deaf does not give"):
         read(Deaf(), pool, pool.ids, (Probs(),))
 
 
@@ -129,7 +129,7 @@ def test_an_output_that_changes_shape_is_named():
 
     pool = pool_of()
     stream = read(ModelReader(Shifty()), pool, pool.ids, (Probs(),), batch=10)
-    with pytest.raises(ModelError, match=r"shape \(3, 4\) was expected.*from id 67, \(3, 3\) was found"):
+    with pytest.raises(ModelError, match=r"expected shape \(3, 4\).*from id 67, found \(3, 3\)"):
         list(stream)
 
 

@@ -29,7 +29,7 @@ def test_rows_give_what_was_declared_and_name_it_otherwise():
     rows = Rows(torch.arange(20), {Probs(): torch.tensor(P)})
     assert torch.equal(rows.tensor(Probs()), torch.tensor(P))
     for signal in (Embedding(), LabelProbs(), HeadGrad()):
-        with pytest.raises(NeedError, match=r"hold: Probs\(\)") as error:
+        with pytest.raises(NeedError, match=r"have: Probs\(\)") as error:
             rows[signal]
         assert repr(signal) in str(error.value)
     with pytest.raises(NeedError, match="none"):

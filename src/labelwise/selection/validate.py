@@ -201,7 +201,7 @@ def _columns(
         # The number of draws is the array's, whatever number a strategy would ask of a model.
         plain = LogProbs() if isinstance(signal, LogProbs) else Basis() if isinstance(signal, Basis) else signal
         if plain not in by_signal:
-            raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.how}")
+            raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.hint}")
         column = by_signal[plain]
         if column.device != device:
             raise RowError(
@@ -224,7 +224,7 @@ def _stored_signals(
             wanted.append(signal)
             continue
         if isinstance(signal, Basis) and any(part not in by_signal for part in signal.stored()):
-            raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.how}")
+            raise NeedError(f"{name} needs {where}{signal.array}, which was not given: {signal.hint}")
         wanted.extend(signal.stored())
     return tuple(dict.fromkeys(wanted))
 

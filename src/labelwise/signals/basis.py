@@ -1,4 +1,4 @@
-"""The maps of `Basis`: functions of a row whose span stands for the class of models that is to be learnt.
+"""The maps of `Basis`: functions of a row whose span is the class of models to learn.
 
     last_layer        h, 1                                           h the embedding: what the last layer can learn
     random_features   phi(w_r . x),  r = 1..width                    w_r ~ N(0, I): a hidden layer at its first weights
@@ -7,8 +7,8 @@
 
 x is the row's features over `scale`, so that |x| <= 1, as the paper assumes. The gradient of a two-layer network by
 its hidden weights, with output weights a_r = +-1, is the table a_r phi'(w_r . x) x_j / sqrt(hidden): hidden x D
-numbers. It is reduced by `width` random products with tables g_p s_p^T of signs: inner products are kept on average,
-and the table is never built. Random weights depend on the signal's seed and the width of x alone. All maps but
+numbers. It is reduced to `width` random products with tables g_p s_p^T of signs, which preserve inner products on
+average; the table is never built. Random weights depend on the signal's seed and the width of x alone. All maps but
 last_layer are computed in float64, so that they do not depend on the block a row is read in.
 """
 
@@ -48,7 +48,7 @@ FUNCTIONS: dict[str, tuple[Function, Function]] = {
 
 
 def basis_features(signal: Basis, x_ND: Tensor) -> Tensor:
-    """The functions of `signal` (N, P) of rows whose embedding or features are `x_ND`; `scale` None counts as 1."""
+    """The functions (N, P) of `signal` of rows with embedding or features `x_ND`; a `scale` of None counts as 1."""
     if signal.map == "last_layer":
         return torch.cat([x_ND, x_ND.new_ones(len(x_ND), 1)], 1)
     x_ND = x_ND.double() / (1.0 if signal.scale is None else signal.scale)
@@ -58,7 +58,7 @@ def basis_features(signal: Basis, x_ND: Tensor) -> Tensor:
     if signal.map == "random_features":
         return phi(x_ND @ _normal(signal.seed, x_ND.shape[1], signal.width).to(x_ND.device))
     z_NM = x_ND @ _normal(signal.seed, x_ND.shape[1], signal.hidden).to(x_ND.device)
-    # The signs a_r of the output weights are part of the random signs they are multiplied by.
+    # The signs a_r of the output weights are absorbed into the random signs.
     left_MP = _signs(signal.seed, "units", signal.hidden, signal.width).to(x_ND.device)
     right_DP = _signs(signal.seed, "inputs", x_ND.shape[1], signal.width).to(x_ND.device)
     return (slope(z_NM) @ left_MP).mul_(x_ND @ right_DP).mul_((signal.hidden * signal.width) ** -0.5)
@@ -66,7 +66,7 @@ def basis_features(signal: Basis, x_ND: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _normal(seed: int, inputs: int, units: int) -> Tensor:
-    """First weights (D, M) of a hidden layer."""
+    """Initial weights (D, M) of a hidden layer."""
     generator = Key(seed).fold("basis", "weights", inputs, units).generator()
     return torch.randn(inputs, units, dtype=torch.float64, generator=generator)
 
@@ -84,10 +84,10 @@ def _monomials(x_ND: Tensor, degree: int) -> Tensor:
     if count > MOST_MONOMIALS:
         raise ArgumentError(
             f'Basis(map="polynomial", degree={degree}) of {inputs} columns has {count} monomials; at most '
-            f'{MOST_MONOMIALS} are allowed. Take a lower degree, fewer columns, or map="random_features".'
+            f'{MOST_MONOMIALS} are allowed. Use a lower degree, fewer columns, or map="random_features".'
         )
     parts, part_NQ = [x_ND], x_ND
-    last = list(range(inputs))  # the largest variable of each monomial: the next factor is at least that
+    last = list(range(inputs))  # the largest variable of each monomial; the next factor is not smaller
     for _ in range(degree - 1):
         pairs = [(parent, j) for parent, top in enumerate(last) for j in range(top, inputs)]
         last = [j for _, j in pairs]

@@ -1,4 +1,4 @@
-"""The checks a column passes the first time it is read: finite numbers, probabilities that are, of as many classes."""
+"""Checks of a column when it is first read: finite numbers, valid probabilities, equal numbers of classes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,32 @@ HALF_SUM_TOLERANCE = 1e-2
 
 
 def check_classes(shapes: Mapping[Signal, Sequence[int]]) -> None:
-    """Raise RowError unless all class probabilities, by the shape of a row, are of as many classes."""
+    """Raise RowError unless all class probabilities have the same number of classes; `shapes` are those of a row."""
     classes = {s.array: shape[-1] for s, shape in shapes.items() if isinstance(s, Probs | LabelProbs | LogProbs)}
     if len(set(classes.values())) > 1:
         found = ", ".join(f"{array} {count}" for array, count in classes.items())
         raise RowError(
-            f"all class probabilities of a row must be of the same classes, in the same order; found {found}. Pass one "
-            "column for each class in each of them."
+            f"all class probabilities must have the same classes in the same order; found {found}. Pass one column for "
+            "each class in each of them."
         )
 
 
 def check_block(signal: Signal, ids: Tensor, values: Tensor, stored: torch.dtype, whose: str = "row id") -> None:
-    """Raise NumericsError that names the first bad row of a block of `signal`, stored in dtype `stored`."""
+    """Raise NumericsError naming the first bad row of a block.
+
+    Args:
+        signal: what the values are.
+        ids: (n,) the rows.
+        values: (n, ...) the block.
+        stored: the dtype the column is stored in, which sets the tolerance for sums of probabilities.
+        whose: what an id is called in the message.
+    """
     flat_NV = values.reshape(len(values), -1)
     if isinstance(signal, Probs | LabelProbs):
         _check_probabilities(signal, ids, flat_NV, stored, whose)
     elif isinstance(signal, LogProbs):
         _check_log_probabilities(signal, ids, values, stored, whose)
-    # A finite sum has only finite terms. Large finite terms may overflow it, so a sum that is not is looked at again.
+    # A finite sum has only finite terms. Large finite terms may overflow it, so then each number is checked.
     elif not bool(torch.isfinite(flat_NV.sum())):
         _check_finite(signal, ids, flat_NV, whose)
 
@@ -45,7 +53,7 @@ def _check_finite(signal: Signal, ids: Tensor, flat_NV: Tensor, whose: str) -> N
         raise NumericsError(
             f"{signal.array} ({signal!r}) must be finite, but {whose} {int(ids[row])} holds "
             f"{float(flat_NV[row, column])} in column {column} ({int(bad_N.sum())} such rows in this block). "
-            "Mend the row or leave it out of the pool."
+            "Correct the row or leave it out of the pool."
         )
 
 
@@ -67,13 +75,13 @@ def _check_probabilities(signal: Signal, ids: Tensor, p_NC: Tensor, stored: torc
 
 
 def _check_log_probabilities(signal: Signal, ids: Tensor, log_NKC: Tensor, stored: torch.dtype, whose: str) -> None:
-    """-inf is a probability of 0; whatever else is not finite spoils the sum of the probabilities."""
+    """Check logs of probabilities: -inf is a probability of 0; any other number that is not finite breaks the sum."""
     tolerance = HALF_SUM_TOLERANCE if stored in (torch.float16, torch.bfloat16) else SUM_TOLERANCE
     sum_NK = log_NKC.exp().sum(2)
     bad_NK = ~((sum_NK - 1).abs() <= tolerance)  # a NaN is bad too
     if not bool(bad_NK.any()):
         return
-    row, draw = (int(place) for place in bad_NK.nonzero()[0])
+    row, draw = (int(index) for index in bad_NK.nonzero()[0])
     raise NumericsError(
         f"{signal.array} ({signal!r}) must hold logs of probabilities that sum to 1 over the classes within "
         f"{tolerance}, under every draw; -inf stands for 0. {whose[0].upper()}{whose[1:]} {int(ids[row])} sums to "

@@ -1,16 +1,16 @@
-"""Sums of numbers that share a place, to the same bits every time."""
+"""Deterministic scatter-add."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 
-def add_at(into: Tensor, place_N: Tensor, values: Tensor) -> Tensor:
-    """Add each of `values` (N, ...) to its place along the first axis of `into`, in place.
+def add_at(into: Tensor, index_N: Tensor, values: Tensor) -> Tensor:
+    """Add each of `values` (N, ...) to the entry `index_N` of `into`, in place and with the same bits in every run.
 
-    On an accelerator `index_add_` adds in the order in which threads arrive, and the last bits differ from run to run;
-    `index_put_` sorts the places first. On the CPU both go through them in order, and `index_add_` is the quicker one.
+    On an accelerator `index_add_` adds in the order in which threads arrive, so the last bits vary; `index_put_` sorts
+    the indices first. On the CPU both add in order, and `index_add_` is faster.
     """
     if into.device.type == "cpu":
-        return into.index_add_(0, place_N, values)
-    return into.index_put_((place_N,), values, accumulate=True)
+        return into.index_add_(0, index_N, values)
+    return into.index_put_((index_N,), values, accumulate=True)

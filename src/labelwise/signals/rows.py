@@ -1,4 +1,4 @@
-"""Rows: ids and one column for each signal, and the algebra on columns that never multiplies factors out."""
+"""Rows: ids with one column for each signal, and products and distances of columns that never expand factors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from labelwise.errors import NeedError, NumericsError
 from labelwise.signals.basis import basis_features
-from labelwise.signals.spec import Basis, DualEmbedding, Duals, Embedding, HeadGrad, LabelProbs, MeanGrad, Probs, Signal
+from labelwise.signals.spec import Basis, DualEmbedding, HeadGrad, MeanGrad, Signal
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Factored:
 
 
 Column = Tensor | Factored
-CACHED = 1 << 18  # numbers of a temporary that is read again at once
+CACHED = 1 << 18  # numbers of a temporary that fits into the cache
 
 
 class Rows:
     """Some rows: `ids` (n,) and, for each declared signal, a column whose first axis is the rows.
 
-    A signal that is computed from stored ones (`HeadGrad` from `Probs` and `Embedding`) is computed when asked for,
-    for these rows only, so it costs a block of memory and not a pool of it.
+    A signal with parts (`HeadGrad` of `Probs` and `Embedding`) is computed on access and for these rows only, so it
+    takes memory for a block and not for the pool.
     """
 
     def __init__(self, ids: Tensor, columns: Mapping[Signal, Tensor]):
@@ -48,29 +48,30 @@ class Rows:
     def __getitem__(self, signal: Signal) -> Column:
         if signal in self.columns:
             return self.columns[signal]
-        if isinstance(signal, HeadGrad) and set(signal.stored()) <= set(self.columns):
-            return _head_grad(self.columns[Probs()], self.columns[Embedding()])
-        if isinstance(signal, MeanGrad) and set(signal.stored()) <= set(self.columns):
-            return Factored(self.columns[Probs()] - self.columns[LabelProbs()], self.columns[Embedding()])
-        if isinstance(signal, DualEmbedding) and set(signal.stored()) <= set(self.columns):
-            return Factored(self.columns[Duals()][:, None], self.columns[Embedding()])
-        if isinstance(signal, Basis) and set(signal.stored()) <= set(self.columns):
-            return basis_features(signal, self.columns[signal.stored()[0]])
+        if all(part in self.columns for part in signal.stored()):
+            parts = [self.columns[part] for part in signal.stored()]
+            if isinstance(signal, HeadGrad):
+                return _head_grad(*parts)
+            if isinstance(signal, MeanGrad):
+                return Factored(parts[0] - parts[1], parts[2])
+            if isinstance(signal, DualEmbedding):
+                return Factored(parts[0][:, None], parts[1])
+            if isinstance(signal, Basis):
+                return basis_features(signal, parts[0])
         declared = ", ".join(repr(known) for known in self.columns) or "none"
         raise NeedError(
-            f"{signal!r} was asked of rows that do not hold it; they hold: {declared}. "
-            "Add it to the `needs` of the strategy."
+            f"these rows have no column {signal!r}; they have: {declared}. Add it to the `needs` of the strategy."
         )
 
     def tensor(self, signal: Signal) -> Tensor:
-        """The column of a signal that is one tensor."""
+        """The column of a signal that is one tensor; NeedError for one that is stored as two factors."""
         column = self[signal]
         if isinstance(column, Factored):
-            raise NeedError(f"{signal!r} is kept as two factors; use sq_norm, dot and sq_dist on rows[...]")
+            raise NeedError(f"{signal!r} is stored as two factors; use sq_norm, dot and sq_dist on rows[...]")
         return column
 
     def take(self, positions: Tensor | slice) -> Rows:
-        """The rows at these positions (positions exist only inside a block)."""
+        """The rows at these positions of this block."""
         return Rows(self.ids[positions], {s: c[positions] for s, c in self.columns.items()})
 
     def to(self, device: torch.device) -> Rows:
@@ -79,7 +80,7 @@ class Rows:
 
 
 def _head_grad(probs_NC: Tensor, embedding_ND: Tensor) -> Factored:
-    """(p - e_argmax) and h: Fact A of the gradient of cross-entropy by the last layer's weights."""
+    """The gradient of cross-entropy at the most probable class by the last layer: the factors p - e_argmax and h."""
     left_NC = probs_NC.clone()
     top_N1 = probs_NC.argmax(1, keepdim=True)
     left_NC.scatter_add_(1, top_N1, torch.full_like(top_N1, -1, dtype=probs_NC.dtype))
@@ -90,23 +91,23 @@ def sq_norm(x: Column) -> Tensor:
     """Squared Euclidean length of each row (N,)."""
     if isinstance(x, Factored):
         return sq_norm(x.left) * sq_norm(x.right)
-    # Exact on whole numbers, unlike the square of a norm; in parts whose squares stay in the cache of a processor.
+    # Exact on whole numbers, unlike the square of a norm; in parts that stay in the cache of a processor.
     if x.device.type != "cpu":
         return (x * x).sum(1)
     return torch.cat([(part * part).sum(1) for part in x.split(max(1, CACHED // max(1, x.shape[1])))])
 
 
 def checked_norm(rows: Rows, signal: Signal) -> Tensor:
-    """`sq_norm`, or NumericsError when squares leave the range of the number type: distances would be a guess."""
+    """`sq_norm`; NumericsError where squares overflow or underflow, so that distances would be wrong."""
     column = rows[signal]
     for x in (column.left, column.right) if isinstance(column, Factored) else (column,):
         norm_N, range_ = sq_norm(x), torch.finfo(x.dtype)
         top = float(norm_N.max())
-        # Squares this small have lost bits already; rows of zeros only are small for good reason.
+        # Squares this small have lost bits; columns of zeros are exact.
         if not top <= range_.max / 8 or (top < range_.tiny * 2**24 and bool(x.any())):
             row = int(norm_N.nan_to_num(torch.inf, torch.inf).argmax())
             raise NumericsError(
-                f"{signal.array} ({signal!r}): squared lengths leave the range of {x.dtype} (the longest row, id "
+                f"{signal.array} ({signal!r}): squared lengths are outside the range of {x.dtype} (the longest row, id "
                 f"{int(rows.ids[row])}, has {top:.3g}). Divide the values by a constant, or pass them as float64."
             )
     return sq_norm(column)
@@ -132,7 +133,7 @@ def sq_near(x: Column, norm_N: Tensor, y: Column) -> Tensor:
     """Squared distance (N,) of each row of x, of squared length `norm_N`, to the nearest row of y."""
     norm_M = sq_norm(y)
     if isinstance(x, Tensor) and isinstance(y, Tensor):
-        gap_NM = torch.addmm(norm_M, x, y.T, alpha=-2)  # |y|^2 - 2 x.y inside the product: one pass less
+        gap_NM = torch.addmm(norm_M, x, y.T, alpha=-2)  # |y|^2 - 2 x.y in one pass
     else:
         gap_NM = dot(x, y).mul_(-2).add_(norm_M)
     return _without_noise(gap_NM.amin(1).add_(norm_N), norm_N, _width(x))
@@ -143,10 +144,10 @@ def _width(x: Column) -> int:
 
 
 def _without_noise(dist: Tensor, norm: Tensor, width: int) -> Tensor:
-    """Set what is below the rounding of the sum to 0, so that copies of a row are at distance 0 in any precision.
+    """Set distances below the rounding error of the sum to 0, so that copies of a row are at distance 0.
 
-    Rows at distance 0 have equal lengths, so the length of one says how large the rounding is; the rounding of a sum
-    grows as the root of its number of terms.
+    Rows at distance 0 have equal lengths, so the length of one bounds the error; the error of a sum grows with the
+    root of its number of terms.
     """
     noise = (16 + 2 * width**0.5) * torch.finfo(dist.dtype).eps
     return dist.masked_fill_(dist <= norm * noise, 0.0)

@@ -1,7 +1,6 @@
-"""Signals: the numbers a strategy may ask about a row, as frozen values. No torch here, no computing.
+"""Signals: the numbers that a strategy may read about a row, as frozen values. No torch here, no computing.
 
-Two requests that are equal are one request, so the needs of several strategies merge by value and the pool is read
-once for all of them.
+Equal requests are one request, so the needs of several strategies merge by value and the pool is read once for all.
 """
 
 from __future__ import annotations
@@ -17,98 +16,107 @@ ACTIVATIONS = ("relu", "sigmoid", "swish", "tanh", "sin", "cos", "square")
 
 @dataclass(frozen=True)
 class Signal:
-    """A request for numbers about a row. Subclasses are final and hold the parameters of the request."""
+    """A request for numbers about a row. Subclasses are final; their fields are the parameters of the request.
 
-    array: ClassVar[str] = ""  # the argument of `select` that gives it
-    how: ClassVar[str] = ""  # how a user gets it, for the text of NeedError
-    ways: ClassVar[str] = "Use a learner that gives it"  # what gives it where a model does not
-    of_classes: ClassVar[bool] = False  # whether it is about class probabilities, which a regression model has none of
+    Attributes:
+        array: the argument of `select` that provides it.
+        hint: how a caller of `select` provides it, for the text of NeedError.
+        model_hint: which models provide it, for the text of NeedError.
+        of_classes: whether it needs class probabilities, which a regression model does not have.
+        parts: the signals that it is computed from block by block; none if it is a column of its own.
+    """
+
+    array: ClassVar[str] = ""
+    hint: ClassVar[str] = ""
+    model_hint: ClassVar[str] = "Use a learner that gives it"
+    of_classes: ClassVar[bool] = False
+    parts: ClassVar[tuple[Signal, ...]] = ()
 
     def stored(self) -> tuple[Signal, ...]:
-        """The signals whose columns are kept beside the row; this one is computed from them block by block."""
-        return (self,)
+        """The signals whose columns are stored for it: its parts, or itself."""
+        return self.parts or (self,)
 
 
 @dataclass(frozen=True)
 class Probs(Signal):
     """Class probabilities (C,) of the model: softmax of its logits."""
 
-    array: ClassVar[str] = "probs"
-    how: ClassVar[str] = "pass probs=, an (N, C) array of class probabilities, such as model.predict_proba(X)"
-    of_classes: ClassVar[bool] = True
+    array = "probs"
+    hint = "pass probs=, an (N, C) array of class probabilities, such as model.predict_proba(X)"
+    of_classes = True
 
 
 @dataclass(frozen=True)
 class LabelProbs(Signal):
-    """What the label is expected to be (C,): temperature-scaled class probabilities."""
+    """Calibrated class probabilities (C,): softmax of the logits over a temperature."""
 
-    array: ClassVar[str] = "label_probs"
-    how: ClassVar[str] = "pass label_probs=, an (N, C) array of calibrated class probabilities"
-    of_classes: ClassVar[bool] = True
+    array = "label_probs"
+    hint = "pass label_probs=, an (N, C) array of calibrated class probabilities"
+    of_classes = True
 
 
 @dataclass(frozen=True)
 class LogProbs(Signal):
     """Log class probabilities (K, C) under each of K draws of the model's weights; the same K draws for every row.
 
-    `draws` is how many to draw where the model does not say it itself: an ensemble has as many as members, and
+    `draws` is K where the model does not fix it: an ensemble has one draw for each member, and
     `lw.bayesian(module, draws=...)` its own number. -inf stands for a probability of 0.
     """
 
     draws: int = 100
-    array: ClassVar[str] = "log_probs"
-    how: ClassVar[str] = (
+    array = "log_probs"
+    hint = (
         "pass log_probs=, an (N, K, C) array of log class probabilities under K draws of the weights, the same draws "
         "for every row"
     )
-    ways: ClassVar[str] = (
+    model_hint = (
         "It takes draws of the model's weights: wrap the network in lw.bayesian(module), or the model in "
         "lw.ensemble(model) or lw.laplace(model), put nn.Dropout layers into the network, or take a random forest"
     )
-    of_classes: ClassVar[bool] = True
+    of_classes = True
 
 
 @dataclass(frozen=True)
 class Embedding(Signal):
     """The input of the model's last linear layer (D,)."""
 
-    array: ClassVar[str] = "embedding"
-    how: ClassVar[str] = "pass embedding=, an (N, D) array, such as the input of the model's last linear layer"
+    array = "embedding"
+    hint = "pass embedding=, an (N, D) array, such as the input of the model's last linear layer"
 
 
 @dataclass(frozen=True)
 class Features(Signal):
-    """Numbers of the row itself (D,), known before any label: a given embedding, else the raw input, flattened."""
+    """Features of the row itself (D,), which need no model: a given embedding, else the flattened input."""
 
-    array: ClassVar[str] = "embedding"
-    how: ClassVar[str] = "pass embedding=, an (N, D) array of features of the rows, such as a pretrained encoder's"
+    array = "embedding"
+    hint = "pass embedding=, an (N, D) array of features of the rows, such as a pretrained encoder's"
 
 
 @dataclass(frozen=True)
 class Prediction(Signal):
-    """The number () that a regression model predicts, in the units of the labels. A learner gives it, no array does."""
+    """The number () that a regression model predicts, in the units of the labels. Only a learner gives it."""
 
-    array: ClassVar[str] = "prediction"
-    how: ClassVar[str] = (
-        "there is no array prediction= yet; use a session with a learner of numbers: TorchLearner(model, loss='mse') "
-        "or a scikit-learn regressor"
+    array = "prediction"
+    hint = (
+        "use a session instead, with a learner of numbers: TorchLearner(model, loss='mse') or a scikit-learn regressor"
+        "; there is no array prediction= yet"
     )
 
 
 @dataclass(frozen=True)
 class Label(Signal):
-    """The answer () given for a labelled row: a class number, or a number. Sessions take it from their answers."""
+    """The label () of a labelled row: a class number, or a real number. Sessions take it from their answers."""
 
-    array: ClassVar[str] = "y"
-    how: ClassVar[str] = "pass labelled=dict(y=...), the (L,) labels of the labelled rows"
+    array = "y"
+    hint = "pass labelled=dict(y=...), the (L,) labels of the labelled rows"
 
 
 @dataclass(frozen=True)
 class Duals(Signal):
-    """What the bound on the row's loss costs (): published by training for labelled rows, predicted for others."""
+    """The dual variable () of the bound on the row's loss: from training for labelled rows, predicted for others."""
 
-    array: ClassVar[str] = "duals"
-    how: ClassVar[str] = (
+    array = "duals"
+    hint = (
         "train with the objective PrimalDual (the recipe 'ally' does), or pass duals=, an (N,) array of predicted "
         "duals, or labelled=dict(embedding=..., duals=...) to have them predicted"
     )
@@ -116,59 +124,53 @@ class Duals(Signal):
 
 @dataclass(frozen=True)
 class DualEmbedding(Signal):
-    """The embedding (D,) times the dual of the row, kept as its two factors."""
+    """The embedding (D,) times the dual of the row, stored as two factors."""
 
-    array: ClassVar[str] = "duals"
-    how: ClassVar[str] = "pass both duals= (N,) and embedding= (N, D)"
-
-    def stored(self) -> tuple[Signal, ...]:
-        return (Duals(), Embedding())
+    array = "duals"
+    hint = "pass both duals= (N,) and embedding= (N, D)"
+    parts = (Duals(), Embedding())
 
 
 @dataclass(frozen=True)
 class HeadGrad(Signal):
-    """Gradient (C,) x (D,) of the loss by the last layer's weights: (p - e_y) h^T, kept as its two factors.
+    """Gradient (C,) x (D,) of the loss by the last layer's weights: (p - e_y) h^T, stored as two factors.
 
-    `label` says which y: "argmax" is the most probable class. The layer's bias is left out, as in BADGE.
+    `label` is y: "argmax" is the most probable class. The layer's bias is not included, as in BADGE.
     """
 
     label: Literal["argmax"] = "argmax"
-    array: ClassVar[str] = "probs"
-    how: ClassVar[str] = "pass both probs= (N, C) and embedding= (N, D)"
-
-    def stored(self) -> tuple[Signal, ...]:
-        return (Probs(), Embedding())
+    array = "probs"
+    hint = "pass both probs= (N, C) and embedding= (N, D)"
+    parts = (Probs(), Embedding())
 
 
 @dataclass(frozen=True)
 class MeanGrad(Signal):
-    """Expected gradient (C,) x (D,) of the loss by the last layer's weights: (p - q) h^T, kept as its two factors.
+    """Expected gradient (C,) x (D,) of the loss by the last layer's weights: (p - q) h^T, stored as two factors.
 
     The expectation is over labels from LabelProbs, q; it is zero where q is the model's own p.
     """
 
-    array: ClassVar[str] = "label_probs"
-    how: ClassVar[str] = "pass probs= (N, C), label_probs= (N, C) and embedding= (N, D)"
-    of_classes: ClassVar[bool] = True
-
-    def stored(self) -> tuple[Signal, ...]:
-        return (Probs(), LabelProbs(), Embedding())
+    array = "label_probs"
+    hint = "pass probs= (N, C), label_probs= (N, C) and embedding= (N, D)"
+    of_classes = True
+    parts = (Probs(), LabelProbs(), Embedding())
 
 
 @dataclass(frozen=True)
 class Basis(Signal):
-    """Functions of a row (P,) whose span is what a model of the row may be; basis.py has the maps.
+    """Functions of a row (P,) whose span is the class of models to learn; see basis.py for the maps.
 
-    An array `basis` given to `select` takes the place of the map.
+    An array `basis` given to `select` replaces the map.
 
     Args:
         map: "last_layer" (embedding and a constant), "random_features" (a hidden layer at its first weights),
             "tangent" (gradients of a two-layer network at its first weights), "polynomial" (monomials).
-        activation: of the two networks.
+        activation: of the networks of "random_features" and "tangent".
         width: how many random or tangent features.
-        hidden: hidden units of the network whose gradients are taken.
+        hidden: hidden units of the "tangent" network.
         degree: of the monomials.
-        scale: inputs of all maps but the first are divided by it; None is the longest row of the pool.
+        scale: divisor of the inputs of all maps but the first; None is the length of the longest row of the pool.
         seed: of the random weights.
     """
 
@@ -179,10 +181,8 @@ class Basis(Signal):
     degree: int = 2
     scale: float | None = None
     seed: int = 0
-    array: ClassVar[str] = "basis"
-    how: ClassVar[str] = (
-        "pass basis=, an (N, P) array of features, or embedding=, an (N, D) array from which they are made"
-    )
+    array = "basis"
+    hint = "pass basis=, an (N, P) array of features, or embedding=, an (N, D) array from which they are made"
 
     def __post_init__(self) -> None:
         for name, known in (("map", BASIS_MAPS), ("activation", ACTIVATIONS)):
@@ -208,26 +208,26 @@ class Basis(Signal):
 class GradNorm(Signal):
     """Squared length () of the gradient of the row's loss by all trained parameters of the model.
 
-    `label` says at which label: "argmax" is the most probable class. A regression model has none: the label is then
-    taken at distance one from the prediction.
+    `label` is the label of the loss: "argmax" is the most probable class. For a regression model it is a label at
+    distance one from the prediction.
     """
 
     label: Literal["argmax"] = "argmax"
-    array: ClassVar[str] = "grad_sqnorm"
-    how: ClassVar[str] = "pass grad_sqnorm=, an (N,) array of squared lengths of each row's loss gradient"
+    array = "grad_sqnorm"
+    hint = "pass grad_sqnorm=, an (N,) array of squared lengths of each row's loss gradient"
 
 
 @dataclass(frozen=True)
 class LossJvp(Signal):
-    """Inner product () of the row's loss gradient with one direction: how the row's loss changes along it.
+    """Inner product () of the row's loss gradient with a direction: the change of the row's loss along it.
 
     `along` is the sum of the loss gradients of the labelled rows at the current parameters, with their true labels.
     """
 
     along: Literal["training gradient"] = "training gradient"
     label: Literal["argmax"] = "argmax"
-    array: ClassVar[str] = "grad_dot"
-    how: ClassVar[str] = (
+    array = "grad_dot"
+    hint = (
         "pass grad_dot=, an (N,) array of inner products of each row's loss gradient with the summed gradient of the "
         "labelled rows"
     )
@@ -240,8 +240,8 @@ class GradSketch(Signal):
     width: int = 512
     seed: int = 0
     label: Literal["argmax"] = "argmax"
-    array: ClassVar[str] = "grad_sketch"
-    how: ClassVar[str] = (
+    array = "grad_sketch"
+    hint = (
         "pass grad_sketch=, an (N, W) array of random projections of each row's loss gradient, the same projection "
         "for every row"
     )
@@ -249,10 +249,10 @@ class GradSketch(Signal):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a strategy asks: signals of the rows it chooses from, and of the rows already labelled.
+    """What a strategy reads: signals of the rows it chooses from, and of the labelled rows.
 
-    `instead` are signals of the pool that a caller of `select` may give instead of anything about labelled rows.
-    With `history`, a session hands the strategy the notes of its earlier selections, see `Strategy.with_history`.
+    `instead` are signals of the pool that a caller of `select` may pass in place of all signals of labelled rows. With
+    `history`, a session passes the notes of earlier selections to the strategy, see `Strategy.with_history`.
     """
 
     pool: tuple[Signal, ...] = ()
@@ -262,5 +262,5 @@ class Needs:
 
 
 def stored(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
-    """The columns to keep so that every one of `signals` can be given, each once, in order of first use."""
+    """The signals whose columns are stored for `signals`, each once, in order of first use."""
     return tuple(dict.fromkeys(base for signal in signals for base in signal.stored()))

@@ -21,7 +21,7 @@ from labelwise.errors import RowError
 from labelwise.signals.gradients.collect import Asked
 from labelwise.signals.gradients.losses import Loss
 from labelwise.signals.gradients.read_gradients import Gradient, RowGradients
-from labelwise.signals.model.forward import at_rest, count, forward, rows_of
+from labelwise.signals.model.forward import count_rows, eval_mode, forward, take_rows
 from labelwise.signals.model.head import Output, logits_of
 
 
@@ -87,19 +87,19 @@ class Dynamics:
     def guesses(self, inputs: Any) -> Tensor:
         """The pseudo-label of each row: its most probable class."""
         found = []
-        with at_rest(self.model):
-            for start in range(0, count(inputs), self.batch):
-                part = rows_of(inputs, slice(start, start + self.batch))
-                found.append(logits_of(forward(self.model, part), self.output, count(part)).argmax(1).cpu())
+        with eval_mode(self.model):
+            for start in range(0, count_rows(inputs), self.batch):
+                part = take_rows(inputs, slice(start, start + self.batch))
+                found.append(logits_of(forward(self.model, part), self.output, count_rows(part)).argmax(1).cpu())
         return torch.cat(found)
 
     def _batches(self, inputs: Any, labels: Tensor) -> Iterator[tuple[Any, Tensor]]:
-        rows = count(inputs)
+        rows = count_rows(inputs)
         if rows != len(labels):
             raise RowError(f"one label for each of {rows} rows was expected, found {len(labels)}")
         for start in range(0, rows, self.batch):
             part = slice(start, min(start + self.batch, rows))
-            yield rows_of(inputs, part), labels[part]
+            yield take_rows(inputs, part), labels[part]
 
 
 def product(a: Gradient, b: Gradient) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 from labelwise.signals.model import head as heads
-from labelwise.signals.model.forward import ModelReader, forward, home
+from labelwise.signals.model.forward import ModelReader, device_and_dtype, forward
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def most_informative(
             f"x holds real numbers from {low} to {high}; found {x.dtype}, {float(x.min())} to {float(x.max())}."
         )
     reader = model if isinstance(model, ModelReader) else ModelReader(model)
-    device, dtype = home(reader.model)
+    device, dtype = device_and_dtype(reader.model)
     now = x.detach().to(device, dtype or x.dtype)
     kept = {round(number * steps / snapshots) for number in range(snapshots + 1)}
     states: list[tuple[int, Tensor, Tensor]] = []
@@ -90,7 +90,7 @@ def embedded(reader: ModelReader, inputs: Tensor) -> Tensor:
     """The embedding (B, D) of a batch with its gradient, which reading for a strategy leaves out."""
     model = reader.model
     named = {reader.head: heads.named_module(model, reader.head)} if reader.head is not None else None
-    with heads.watched(named or heads.linear_layers(model)) as calls:
+    with heads.record_calls(named or heads.linear_layers(model)) as calls:
         output = forward(model, inputs, reader.autocast)
     name = reader.head if reader.head is not None else heads.head_of(calls, heads.raw_logits(output, reader.output))
     return heads.embedding_of(calls, name, heads.named_module(model, name), len(inputs))

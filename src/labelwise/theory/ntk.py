@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.signals.gradients.read_gradients import RowGradients
-from labelwise.signals.model.forward import count, rows_of
+from labelwise.signals.model.forward import count_rows, take_rows
 from labelwise.signals.model.head import Output
 
 NUMBERS = 1 << 26  # of gradients held at a time: 256 MB in float32
@@ -31,8 +31,8 @@ def empirical_ntk(
     gradients = RowGradients(model, output)
     size = sum(model.get_parameter(name).numel() for name in gradients.capture.trained)
     block = max(1, numbers // (2 * size))
-    n = count(inputs)
-    m = n if others is None else count(others)
+    n = count_rows(inputs)
+    m = n if others is None else count_rows(others)
     kernel_nm = torch.zeros(n, m, dtype=torch.float64)
     classes, k = 1, 0
     while k < classes:
@@ -62,8 +62,8 @@ def _block(gradients: RowGradients, inputs: Any, start: int, block: int, k: int)
         return d_BC
 
     parts = []
-    stop = min(start + block, count(inputs))
+    stop = min(start + block, count_rows(inputs))
     for first in range(start, stop, BATCH):
-        part = rows_of(inputs, slice(first, min(first + BATCH, stop)))
+        part = take_rows(inputs, slice(first, min(first + BATCH, stop)))
         parts.append(gradients.rows(part, towards, "squared"))  # outputs as they are, also a single one
     return torch.cat(parts), seen[0]

@@ -14,7 +14,7 @@ from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.signals.draws.draws import HeadDraws, check_draws
 from labelwise.signals.draws.laplace import Curvature
-from labelwise.signals.model.forward import ModelReader, home
+from labelwise.signals.model.forward import ModelReader, device_and_dtype
 from labelwise.signals.model.head import named_module
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
@@ -134,5 +134,5 @@ def _last_layer(reader: ModelReader) -> tuple[Tensor, bool]:
 
 def _with_draws(reader: ModelReader, draws: HeadDraws) -> ModelReader:
     other = copy.copy(reader)
-    other.draws = draws.on(home(reader.model)[0])
+    other.draws = draws.on(device_and_dtype(reader.model)[0])
     return other

@@ -57,7 +57,7 @@ class SklearnLearner(Taught):
         answer = functools.partial(self._left_out, X, labels, weight_n, classes, key)
         calibration = functools.partial(left_out, ids, labels, key, answer)
         reader = EstimatorReader(
-            fitted.classifier, classes, steps=fitted.steps, left_out=None if fitted.constant else calibration
+            fitted.classifier, classes, steps=fitted.steps, holdout=None if fitted.constant else calibration
         )
         notes: dict[str, Any] = {"rows": len(ids)}
         if fitted.constant:

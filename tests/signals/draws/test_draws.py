@@ -166,7 +166,7 @@ def test_a_plain_model_says_how_to_get_draws():
         al.ask(3)
     al = lw.Session(X, LogisticRegression(), "bald", classes=C)
     al.tell([0, 1, 2, 3], [0, 1, 1, 0])
-    with pytest.raises(lw.errors.NeedError, match=r"LogProbs\(draws=100\) is not given by EstimatorReader"):
+    with pytest.raises(lw.errors.NeedError, match=r"EstimatorReader does not give LogProbs\(draws=100\)"):
         al.ask(3)
 
 

@@ -205,7 +205,7 @@ class Last(nn.Module):
 def test_what_has_no_rule_falls_back_and_is_named(name):
     make, x, reason = AWKWARD[name]
     torch.manual_seed(0)
-    reader = check(wide(make()), x, fell_back=True)
+    reader = check(wide(make()), x, falls_back=True)
     assert any(reason in why for why in reader.notes()), reader.notes()
 
 
@@ -223,7 +223,7 @@ class Branching(nn.Module):
 
 def test_a_model_that_vmap_cannot_follow_is_read_row_by_row():
     torch.manual_seed(0)
-    check(wide(Branching()), inputs(4), fell_back=True)
+    check(wide(Branching()), inputs(4), falls_back=True)
 
 
 def test_without_forward_mode_a_central_difference_serves(monkeypatch):

@@ -40,7 +40,7 @@ def direction(model: nn.Module) -> dict[str, Tensor]:
     return {name: torch.randn(p.shape, generator=draw, dtype=p.dtype) for name, p in named}
 
 
-def check(model: nn.Module, x: Tensor, fell_back: bool = False) -> RowGradients:
+def check(model: nn.Module, x: Tensor, falls_back: bool = False) -> RowGradients:
     g_BP = row_gradients(model, x)
     along = direction(model)
     along_P = torch.cat([along[name].flatten() for name, p in model.named_parameters() if p.requires_grad])
@@ -54,7 +54,7 @@ def check(model: nn.Module, x: Tensor, fell_back: bool = False) -> RowGradients:
         torch.testing.assert_close(found.sq_norm, g_BP.square().sum(1), rtol=1e-9, atol=1e-12)
     for found in (both, dot):
         torch.testing.assert_close(found.dot, g_BP @ along_P, rtol=1e-9, atol=1e-10)
-    assert bool(reader.notes()) == fell_back, reader.notes()
+    assert bool(reader.notes()) == falls_back, reader.notes()
     return reader
 
 
@@ -112,7 +112,7 @@ class Shift(nn.Module):
 def test_a_parameter_that_is_only_added(shape, monkeypatch):
     monkeypatch.setattr("labelwise.signals.gradients.rules.RULES", RULES)
     x = inputs(6, 4)
-    check(ends(Shift(*shape), x), x, fell_back=True)
+    check(ends(Shift(*shape), x), x, falls_back=True)
     register(Shift, rule=added("bias"))
     try:
         check(ends(Shift(*shape), x), x)
@@ -296,7 +296,7 @@ def test_attention_without_bias_and_with_keys_of_another_width():
 
 
 def test_attention_that_is_not_covered_falls_back():
-    check(wide(Attend(True, "self", add_bias_kv=True)), inputs(4, 6), fell_back=True)
+    check(wide(Attend(True, "self", add_bias_kv=True)), inputs(4, 6), falls_back=True)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -326,4 +326,4 @@ def test_all_parameters_are_counted():
     model = wide(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)))
     reader = check(model, x)
     assert len(reader.capture.trained) == len(trained(model)) == 6
-    assert not reader.capture.rest
+    assert not reader.capture.without_rule

@@ -159,7 +159,7 @@ def test_the_gradient_of_labelled_rows_is_computed_once_for_a_fit(monkeypatch):
     model, x, y = model_and_pool()
     reader = ModelReader(model)
     counted = []
-    columns = reader._by_gradient()
+    columns = reader._gradient_columns()
     training = columns.gradients.training
     monkeypatch.setattr(columns.gradients, "training", lambda *a: counted.append(1) or training(*a))
     for labels in (y[:10], y[:10].clone(), (y[:10] + 1) % 3):
@@ -250,7 +250,7 @@ def test_layers_without_a_rule_are_noted():
     json.dumps(dict(notes))
 
 
-def test_a_regression_pool_is_chosen_by_gradients_of_the_prediction():
+def test_a_regression_pool_is_chosen_gradient_columnss_of_the_prediction():
     _, x, _ = model_and_pool(40)
     y = x[:, 0] * 2 + 1
     learner = lw.TorchLearner(

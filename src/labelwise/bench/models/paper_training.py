@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 from labelwise.pool import Pool
-from labelwise.signals.model.forward import at_rest, home
+from labelwise.signals.model.forward import device_and_dtype, eval_mode
 from labelwise.train.objectives.objective import Mean
 
 PAD = 4  # places around an image that a crop may reach into
@@ -40,10 +40,10 @@ class BestOnTest:
     def __call__(self, model: nn.Module, epoch: int) -> float | None:
         if (epoch + 1) % self.every:
             return None
-        device = home(model)[0]
+        device = device_and_dtype(model)[0]
         if self._inputs is None or self._inputs.device != device:
             self._inputs = self.test.inputs(self.test.ids).to(device)
-        with at_rest(model):
+        with eval_mode(model):
             guess = [model(part).argmax(1) for part in self._inputs.split(_ROWS)]
         return float((torch.cat(guess).cpu() == self.labels).double().mean())
 

@@ -10,7 +10,7 @@ from labelwise.signals.draws.dropout import MaskDraws, dropout_layers
 from labelwise.signals.draws.variational import VariationalLinear
 
 
-def draws_of(model: nn.Module, key: Key) -> Draws | None:
+def posterior_draws(model: nn.Module, key: Key) -> Draws | None:
     """The draws of a trained network; masks of dropout follow from `key`, a variational layer holds its own seed."""
     layers = [module for module in model.modules() if isinstance(module, VariationalLinear)]
     if layers:

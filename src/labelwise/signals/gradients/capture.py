@@ -52,14 +52,14 @@ class Capture:
                 "the gradient of a row is taken by the parameters that training moves, and this model has none: every "
                 "parameter is frozen or there is no parameter. Set requires_grad=True on those that are trained."
             )
-        self.rest: dict[str, str] = {}
+        self.without_rule: dict[str, str] = {}
         self._ruled: dict[str, _Ruled] = {}
         self._plan()
 
     def drop(self, module: str, reason: str) -> None:
         """Leave the parameters of a layer to the fallback from now on."""
         for name in self._ruled.pop(module).names.values():
-            self.rest[name] = reason
+            self.without_rule[name] = reason
 
     def drop_parameter(self, name: str, reason: str) -> None:
         """Leave the layer that holds this parameter to the fallback."""
@@ -67,12 +67,12 @@ class Capture:
             if name in ruled.names.values():
                 self.drop(module, reason)
                 return
-        self.rest[name] = reason
+        self.without_rule[name] = reason
 
-    def fell_back(self) -> dict[str, str]:
+    def fallback_reasons(self) -> dict[str, str]:
         """Parameters without a rule, as notes: reason -> their names."""
         by_reason: dict[str, list[str]] = {}
-        for name, reason in self.rest.items():
+        for name, reason in self.without_rule.items():
             by_reason.setdefault(reason, []).append(name)
         return {reason: ", ".join(names) for reason, names in by_reason.items()}
 
@@ -127,7 +127,7 @@ class Capture:
                 name = "" if parameter is None else names.get(id(parameter), "")
                 if name and name not in covered:
                     shared = uses[id(parameter)] > 1
-                    self.rest[name] = "used twice" if shared else f"no rule for {type(module).__name__}"
+                    self.without_rule[name] = "used twice" if shared else f"no rule for {type(module).__name__}"
 
 
 def _parameters(module: nn.Module, rule: Rule) -> Iterator[tuple[str, nn.Parameter]]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from labelwise.errors import NeedError
 from labelwise.signals.gradients.collect import Asked
 from labelwise.signals.gradients.read_gradients import Answer, Gradient, RowGradients
-from labelwise.signals.model.forward import count
+from labelwise.signals.model.forward import count_rows
 from labelwise.signals.model.head import Output
-from labelwise.signals.read import Labelled, settled
+from labelwise.signals.read import Labelled, as_column
 from labelwise.signals.spec import GradNorm, GradSketch, LossJvp, Signal
 
 Batches = Callable[[], Iterable[tuple[Any, Tensor]]]
@@ -33,7 +33,7 @@ class GradientColumns:
         self._training: Gradient | None = None
         self._seen = ""
 
-    def look_back(self, labelled: Labelled, batches: Batches) -> None:
+    def read_labelled(self, labelled: Labelled, batches: Batches) -> None:
         """Sum the gradient of the labelled rows, once for the same rows and labels."""
         content = (labelled.ids, labelled.labels)
         seen = hashlib.blake2b(b"".join(x.cpu().contiguous().numpy().tobytes() for x in content)).hexdigest()
@@ -80,7 +80,7 @@ class GradientColumns:
             answer = self.gradients.ask(inputs, asked, "squared", "spread", watch)
         else:
             answer = self.gradients.ask(inputs, asked, "cross-entropy", "argmax", watch)
-        zero_B = torch.zeros(count(inputs), dtype=torch.float64)
+        zero_B = torch.zeros(count_rows(inputs), dtype=torch.float64)
         for signal in signals:
             if isinstance(signal, GradNorm) and answer.sq_norm is not None:
                 columns[signal] = self._settled(answer.sq_norm)
@@ -103,7 +103,7 @@ class GradientColumns:
     def _settled(self, values: Tensor) -> Tensor:
         """Sums are in float64; the column is in the precision of the model, or everything beside it would widen."""
         first = next(iter(self.gradients.model.parameters()))
-        return settled(values if first.dtype == torch.float64 else values.float())
+        return as_column(values if first.dtype == torch.float64 else values.float())
 
 
 def _size(sketch: GradSketch | None) -> tuple[int, int] | None:

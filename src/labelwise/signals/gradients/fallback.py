@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.signals.gradients.pieces import in_parts
-from labelwise.signals.model.forward import rows_of
+from labelwise.signals.model.forward import take_rows
 
 Parameters = dict[str, Tensor]
 Forward = Callable[[Parameters, Any], Tensor]  # outputs (B, C) of a batch of inputs with these parameters
@@ -38,7 +38,7 @@ def row_gradients(
             with warnings.catch_warnings():
                 # An operation without a batching rule is run row by row inside vmap: slower, and as right.
                 warnings.filterwarnings("ignore", message=".*batching rule", category=UserWarning)
-                found = by_row(parameters, rows_of(inputs, part), cotangent_BC[part])
+                found = by_row(parameters, take_rows(inputs, part), cotangent_BC[part])
         except (RuntimeError, ValueError, TypeError, AttributeError):
             found = _one_by_one(forward, parameters, inputs, cotangent_BC, part)
         yield part, {name: g.flatten(1) for name, g in found.items()}
@@ -52,7 +52,7 @@ def _one_by_one(
     found: dict[str, list[Tensor]] = {name: [] for name in leaves}
     for row in range(part.start, part.stop):
         with torch.enable_grad():
-            outputs_1C = forward(leaves, rows_of(inputs, slice(row, row + 1)))
+            outputs_1C = forward(leaves, take_rows(inputs, slice(row, row + 1)))
             gradients = torch.autograd.grad(
                 (outputs_1C * cotangent_BC[row]).sum(), list(leaves.values()), allow_unused=True
             )

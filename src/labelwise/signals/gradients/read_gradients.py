@@ -24,7 +24,15 @@ from labelwise.signals.gradients.fallback import inner_products, row_gradients
 from labelwise.signals.gradients.losses import Loss, cotangents
 from labelwise.signals.gradients.rules import MisfitError
 from labelwise.signals.model import head
-from labelwise.signals.model.forward import at_rest, count, forward, home, moved, rows_of, small_parts
+from labelwise.signals.model.forward import (
+    count_rows,
+    device_and_dtype,
+    eval_mode,
+    forward,
+    gradient_parts,
+    move_inputs,
+    take_rows,
+)
 from labelwise.signals.model.head import Output
 
 Gradient = dict[str, Tensor]  # parameter's name -> gradient of its shape
@@ -77,16 +85,16 @@ class RowGradients:
         squared norm is then the sum over outputs of |grad f^k|^2, and the inner product has mean 0). `calls` of the
         answer are those of the modules to `watch` in the forward pass.
         """
-        found = Facts(asked, count(inputs), self._tables)
+        found = Facts(asked, count_rows(inputs), self._tables)
         ran = self._run(inputs, loss, functools.partial(cotangents, loss, labels), found, watch or {})
-        norm_B, dot_B, sketch_BW = found.totals(home(self.model)[0])
+        norm_B, dot_B, sketch_BW = found.totals(device_and_dtype(self.model)[0])
         if isinstance(labels, str) and labels == "spread" and dot_B is not None:
             dot_B = torch.zeros_like(dot_B)
         return Answer(ran.output, ran.calls, norm_B, dot_B, sketch_BW)
 
     def rows(self, inputs: Any, cotangent: Callable[[Tensor], Tensor], loss: Loss = "cross-entropy") -> Tensor:
         """The gradients (B, P) of <outputs, cotangent>, built: P numbers for each row, for kernels of few rows."""
-        found = Built(count(inputs))
+        found = Built(count_rows(inputs))
         self._run(inputs, loss, lambda outputs: [cotangent(outputs)], found, {})
         return torch.cat([found.of(name, self.model.get_parameter(name)) for name in self.capture.trained], 1)
 
@@ -95,10 +103,10 @@ class RowGradients:
         parameters = [self.model.get_parameter(name) for name in self.capture.trained]
         total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
         for inputs, labels in batches:
-            for part in small_parts(count(inputs), home(self.model)[0]):
-                rows, labels_B = rows_of(inputs, part), labels[part]
-                with at_rest(self.model), torch.enable_grad():
-                    outputs_BC = self._outputs(forward(self.model, rows, self.autocast), count(rows), loss)
+            for part in gradient_parts(count_rows(inputs), device_and_dtype(self.model)[0]):
+                rows, labels_B = take_rows(inputs, part), labels[part]
+                with eval_mode(self.model), torch.enable_grad():
+                    outputs_BC = self._outputs(forward(self.model, rows, self.autocast), count_rows(rows), loss)
                     (d_BC,) = cotangents(loss, labels_B, outputs_BC.detach())
                     gradients = torch.autograd.grad(outputs_BC, parameters, d_BC, allow_unused=True)
                 for so_far, gradient in zip(total, gradients):
@@ -108,25 +116,25 @@ class RowGradients:
 
     def notes(self) -> dict[str, str]:
         """Which parameters have no rule, by reason."""
-        return self.capture.fell_back()
+        return self.capture.fallback_reasons()
 
     def _run(self, inputs: Any, loss: Loss, losses: Cotangents, found: Found, watch: Mapping[str, nn.Module]) -> _Ran:
         """One forward and the backward passes, with every parameter's piece handed to `found`."""
-        with at_rest(self.model):
+        with eval_mode(self.model):
             self._verify(inputs, loss)
             ran = self._swept(inputs, loss, losses, found, watch)
-            if self.capture.rest:
+            if self.capture.without_rule:
                 for d_BC in ran.cotangents:
                     self._fall_back(inputs, loss, d_BC, found)
         return ran
 
     def _swept(self, inputs: Any, loss: Loss, losses: Cotangents, found: Found, watch: Mapping[str, nn.Module]) -> _Ran:
-        rows = count(inputs)
+        rows = count_rows(inputs)
         while True:
             found.clear()
             try:
                 with self.capture.hooked(rows, found.add):
-                    with head.watched(watch) as calls:
+                    with head.record_calls(watch) as calls:
                         output = forward(self.model, inputs, self.autocast)
                     outputs_BC = self._outputs(output, rows, loss)
                     given = losses(outputs_BC.detach())
@@ -138,9 +146,9 @@ class RowGradients:
                 self.capture.drop(misfit.module, misfit.reason)
 
     def _fall_back(self, inputs: Any, loss: Loss, d_BC: Tensor, found: Found) -> None:
-        device, dtype = home(self.model)
-        batch = moved(inputs, device, dtype)
-        parameters = {name: self.model.get_parameter(name).detach() for name in self.capture.rest}
+        device, dtype = device_and_dtype(self.model)
+        batch = move_inputs(inputs, device, dtype)
+        parameters = {name: self.model.get_parameter(name).detach() for name in self.capture.without_rule}
         run = functools.partial(self._functional, loss)
         if isinstance(found, Facts) and found.only_dot and found.along is not None:
             found.add_dot(inner_products(run, parameters, found.along, batch, d_BC))
@@ -151,7 +159,7 @@ class RowGradients:
 
     def _functional(self, loss: Loss, parameters: Gradient, batch: Any) -> Tensor:
         output = forward(self.model, batch, self.autocast, parameters)
-        return self._outputs(output, count(batch), loss)
+        return self._outputs(output, count_rows(batch), loss)
 
     def _outputs(self, output: Any, rows: int, loss: Loss) -> Tensor:
         """Logits (B, C), or predictions (B, K) of a squared error."""
@@ -173,8 +181,8 @@ class RowGradients:
         """Check the rules on two rows, once: found norm, inner product and autograd's gradient have to agree."""
         if self._verified:
             return
-        device, dtype = home(self.model)
-        batch = moved(inputs, device, dtype)
+        device, dtype = device_and_dtype(self.model)
+        batch = move_inputs(inputs, device, dtype)
         pair = two_rows(batch)
         with torch.enable_grad():
             outputs_2C = self._outputs(forward(self.model, pair), 2, loss)
@@ -183,7 +191,7 @@ class RowGradients:
             parameters = [self.model.get_parameter(name) for name in self.capture.trained]
             true = torch.autograd.grad(outputs_2C, parameters, d_2C, allow_unused=True)
         # Beside a copy of itself and not alone: some layers take no batch of one row.
-        again = self._outputs(forward(self.model, two_rows(rows_of(pair, slice(0, 1)))), 2, loss)
+        again = self._outputs(forward(self.model, two_rows(take_rows(pair, slice(0, 1)))), 2, loss)
         _check_alone(again[0], outputs_2C[0].detach())
         along = {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(self.capture.trained, parameters, true)}
         checked = Checked(along)
@@ -192,7 +200,7 @@ class RowGradients:
             self._swept(pair, loss, lambda _: [d_2C], checked, {})
         finally:
             self.autocast = autocast
-        for name in checked.wrong(set(self.capture.trained) - set(self.capture.rest)):
+        for name in checked.wrong(set(self.capture.trained) - set(self.capture.without_rule)):
             self.capture.drop_parameter(name, "its rule does not give autograd's gradient")
         self._verified = True
 

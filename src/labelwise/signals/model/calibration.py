@@ -1,4 +1,4 @@
-"""Temperature scaling: the one number T for which softmax(logits / T) fits labels best, and how well it fits."""
+"""Temperature scaling: the T for which softmax(logits / T) fits labels best, and the calibration error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The T in [0.05, 20] that minimises the mean negative log-likelihood of softmax(logits / T), in float64.
 
     With b = 1 / T the loss is convex in b: its slope is mean(E_p[z] - z_y) and its curvature mean(Var_p[z]). Newton's
-    step is taken while it stays between the two b known to be on either side, else their middle. The answer is an
-    edge of the range (see `at_edge`) when the loss still falls there, as it does when every row is classified right;
-    it is 1 when all logits of each row are equal and no T is better than another.
+    step is taken while it stays between the bounds on b, else bisection. The result is an end of the range (see
+    `at_edge`) if the loss still falls there, as it does when every row is classified correctly; it is 1 if all logits
+    of each row are equal, so that every T fits equally well.
+
+    Args:
+        logits: (N, C) of rows that the model was not trained on.
+        labels: (N,) class numbers.
+
+    Raises:
+        LabelError: shapes or classes do not fit.
+        NumericsError: a logit is not finite.
 
     >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
     >>> round(fit_temperature(z, torch.tensor([0, 0, 0, 1])), 6)  # 2 / log 3: three of four are right
@@ -49,27 +57,30 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def at_edge(temperature: float) -> bool:
-    """Whether `fit_temperature` ran into the end of its range: the labels do not determine a temperature."""
+    """Whether `fit_temperature` returned an end of its range: the labels do not determine a temperature."""
     return temperature in (COLDEST, HOTTEST)
 
 
 def label_temperature(logits: Tensor, labels: Tensor) -> tuple[float, str]:
-    """The temperature for LabelProbs from rows that were not trained on, and a note where the fit met an edge.
+    """The temperature for LabelProbs from held-out rows, and a note if the fit ended at an end of its range.
 
-    At the cold edge every row is right and the loss only falls as the temperature does: no temperature is best, and
-    one that makes every label certain is no answer. It is left at 1 then.
+    At the cold end every row is classified correctly and the loss falls with the temperature: no temperature is best,
+    and one that makes every label certain is useless. The temperature is 1 then.
     """
     temperature = fit_temperature(logits, labels)
     if temperature == COLDEST:
-        return 1.0, f"{len(labels)} held-out rows do not determine it, the fit ran to {COLDEST}: LabelProbs are Probs"
-    return temperature, f"the fit ran to the end of its range, {HOTTEST}" if temperature == HOTTEST else ""
+        return (
+            1.0,
+            f"{len(labels)} held-out rows do not determine it (the fit ended at {COLDEST}): LabelProbs are Probs",
+        )
+    return temperature, f"the fit ended at the end of its range, {HOTTEST}" if temperature == HOTTEST else ""
 
 
-def noted_temperature(rows: tuple[Tensor, Tensor] | None, notes: dict[str, Any]) -> float:
-    """The temperature for LabelProbs from logits and labels of held-out rows, if any; `notes` gets it.
+def note_temperature(rows: tuple[Tensor, Tensor] | None, notes: dict[str, Any]) -> float:
+    """The temperature for LabelProbs from logits and labels of held-out rows, if any; it is also written to `notes`.
 
-    `ece_before` and `ece_after` are the expected calibration errors of the held-out rows without and with it. They
-    are the rows it was fitted on; it is one number, so that flatters it little.
+    `ece_before` and `ece_after` are the expected calibration errors of the held-out rows without and with it. The
+    temperature was fitted on the same rows; with one parameter the bias is small.
     """
     temperature, note = 1.0, "no held-out rows: LabelProbs are Probs. A TorchLearner takes valid= or holdout_from="
     if rows is not None:
@@ -84,19 +95,19 @@ def noted_temperature(rows: tuple[Tensor, Tensor] | None, notes: dict[str, Any])
 
 
 def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = 15) -> float:
-    """The mean gap between confidence and accuracy, over equal bins of the confidence (the largest probability).
+    """The mean gap between confidence (the largest probability) and accuracy, over equal bins of the confidence.
 
     >>> p = torch.tensor([[0.75, 0.25]] * 4)
     >>> expected_calibration_error(p, torch.tensor([0, 0, 0, 1])), expected_calibration_error(p, torch.tensor([0] * 4))
     (0.0, 0.25)
     """
     if bins < 1:
-        raise ArgumentError(f"bins is at least 1, not {bins}.")
+        raise ArgumentError(f"bins must be at least 1, found {bins}")
     p_NC, y_N = probs.detach().to(torch.float64), labels.to(probs.device, torch.int64)
     _check(p_NC, y_N)
-    sure_N, guess_N = p_NC.max(1)
-    bin_N = (sure_N * bins).ceil().long().clamp(1, bins) - 1  # bin j holds (j / bins, (j + 1) / bins]
-    gap_N = (guess_N == y_N).double() - sure_N
+    confidence_N, guess_N = p_NC.max(1)
+    bin_N = (confidence_N * bins).ceil().long().clamp(1, bins) - 1  # bin j holds (j / bins, (j + 1) / bins]
+    gap_N = (guess_N == y_N).double() - confidence_N
     gap = torch.zeros(bins, dtype=torch.float64, device=p_NC.device).index_add_(0, bin_N, gap_N)
     return float(gap.abs().sum() / len(p_NC))
 
@@ -112,15 +123,15 @@ def _slope(z_NC: Tensor, b: float) -> tuple[float, float]:
 def _check(values_NC: Tensor, labels_N: Tensor) -> None:
     if values_NC.ndim != 2 or labels_N.ndim != 1 or len(values_NC) != len(labels_N) or not len(labels_N):
         raise LabelError(
-            "one label for each row of an (N, C) array was expected, with at least one row; shapes "
-            f"{tuple(values_NC.shape)} and {tuple(labels_N.shape)} were found."
+            "expected an (N, C) array with at least one row and one label for each row, found shapes "
+            f"{tuple(values_NC.shape)} and {tuple(labels_N.shape)}"
         )
     if not bool(torch.isfinite(values_NC).all()):
         row = int((~torch.isfinite(values_NC).all(1)).nonzero()[0])
-        raise NumericsError(f"numbers to calibrate must be finite; row {row} of {len(values_NC)} is not.")
+        raise NumericsError(f"numbers to calibrate must be finite; row {row} of {len(values_NC)} is not")
     outside_N = (labels_N < 0) | (labels_N >= values_NC.shape[1])
     if bool(outside_N.any()):
         row = int(outside_N.nonzero()[0])
         raise LabelError(
-            f"labels from 0 to {values_NC.shape[1] - 1} were expected; row {row} has the label {int(labels_N[row])}."
+            f"expected labels from 0 to {values_NC.shape[1] - 1}; row {row} has the label {int(labels_N[row])}"
         )

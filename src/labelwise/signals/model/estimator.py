@@ -1,4 +1,4 @@
-"""Probs, LabelProbs and Embedding (and so HeadGrad) of a fitted scikit-learn classifier. Nothing of it is imported."""
+"""Probs, LabelProbs and Embedding of a fitted scikit-learn classifier; scikit-learn is not imported."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from labelwise.errors import ModelError, NeedError
 from labelwise.signals.draws.sklearn_members import has_members, member_log_probs
-from labelwise.signals.model.calibration import noted_temperature
-from labelwise.signals.read import settled
+from labelwise.signals.model.calibration import note_temperature
+from labelwise.signals.read import as_column
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Prediction, Probs, Signal
 
-WIDEST = 1 << 15  # columns of a sparse matrix that are still kept as dense rows
+WIDEST = 1 << 15  # columns up to which a sparse matrix is made dense
 
 
 class Classifier(Protocol):
-    """A fitted classifier: which classes it knows, and its probabilities for them."""
+    """A fitted classifier with classes and probabilities."""
 
     classes_: np.ndarray
 
@@ -27,13 +27,12 @@ class Classifier(Protocol):
 
 
 class EstimatorReader:
-    """Reads a fitted classifier in the manner of scikit-learn.
+    """Reads a fitted classifier with the interface of scikit-learn.
 
     Probs has one column for each of `classes`, in their order; a class that the classifier never saw has
-    probability 0. Embedding is the input of the final step: what the earlier steps of a pipeline make of the row
-    (`steps`), else the row itself, flattened. LabelProbs is softmax(log Probs / T); `left_out` is called for the
-    logits and labels to fit T on the first time LabelProbs are asked for. LogProbs hold each member of an ensemble of
-    scikit-learn's.
+    probability 0. Embedding is the input of the final step: the output of the earlier steps of a pipeline, else the
+    row itself, flattened. LabelProbs is softmax(log Probs / T), with T fitted on held-out rows when it is first read.
+    LogProbs has one draw for each member of a scikit-learn ensemble.
     """
 
     def __init__(
@@ -42,36 +41,43 @@ class EstimatorReader:
         classes: int,
         *,
         steps: Any = None,
-        left_out: Callable[[], tuple[Tensor, Tensor] | None] | None = None,
+        holdout: Callable[[], tuple[Tensor, Tensor] | None] | None = None,
     ):
-        """`steps` has `transform`; the classifier then takes what it gives, and the row is transformed once."""
+        """Read `classifier`.
+
+        Args:
+            classifier: fitted on class numbers.
+            classes: how many classes there are.
+            steps: the earlier steps of a pipeline, with `transform`; each row is transformed once.
+            holdout: returns logits (n, C) and labels (n,) of held-out rows to fit the temperature on.
+        """
         self.classifier = classifier
         self.classes = classes
         self.steps = steps
-        self._left_out = left_out
+        self._holdout = holdout
         self._calibration: dict[str, Any] = {}
 
     @property
     def temperature(self) -> float:
-        """The T of LabelProbs, fitted when first asked for."""
+        """The temperature of LabelProbs, fitted on first access."""
         if not self._calibration:
-            found = None if self._left_out is None else self._left_out()
-            noted_temperature(found, self._calibration)
+            found = None if self._holdout is None else self._holdout()
+            note_temperature(found, self._calibration)
         return float(self._calibration["temperature"])
 
     def notes(self) -> dict[str, Any]:
-        """The temperature and what it does to calibration, once it was asked for."""
+        """The temperature and the calibration errors, once it was fitted."""
         return dict(self._calibration)
 
     def gives(self, signal: Signal) -> bool:
-        drawn = has_members(self.classifier)
+        has_draws = has_members(self.classifier)
         return all(
-            isinstance(part, Probs | LabelProbs | Embedding) or (drawn and isinstance(part, LogProbs))
+            isinstance(part, Probs | LabelProbs | Embedding) or (has_draws and isinstance(part, LogProbs))
             for part in signal.stored()
         )
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
-        features, dtype = _taken(inputs, self.steps)
+        features, dtype = _final_features(inputs, self.steps)
         columns: dict[Signal, Tensor] = {}
         p_BC: Tensor | None = None
         if any(isinstance(signal, Probs | LabelProbs) for signal in signals):
@@ -84,14 +90,14 @@ class EstimatorReader:
             elif isinstance(signal, LogProbs) and has_members(self.classifier):
                 columns[signal] = member_log_probs(self.classifier, features, self.classes).to(dtype)
             elif isinstance(signal, Embedding):
-                columns[signal] = settled(torch.from_numpy(_dense(features)).to(dtype))
+                columns[signal] = as_column(torch.from_numpy(_dense(features)).to(dtype))
             else:
-                raise NeedError(f"{signal!r} is not given by EstimatorReader; it gives Probs, LabelProbs, Embedding.")
+                raise NeedError(f"EstimatorReader does not give {signal!r}; it gives Probs, LabelProbs, Embedding")
         return columns
 
 
 class RegressorReader:
-    """Reads a fitted regressor in the manner of scikit-learn: Prediction, and Embedding as `EstimatorReader` does."""
+    """Reads a fitted regressor with the interface of scikit-learn: Prediction, and Embedding as `EstimatorReader`."""
 
     def __init__(self, regressor: Any, *, steps: Any = None):
         self.regressor = regressor
@@ -101,36 +107,36 @@ class RegressorReader:
         return all(isinstance(part, Prediction | Embedding) for part in signal.stored())
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
-        features, dtype = _taken(inputs, self.steps)
+        features, dtype = _final_features(inputs, self.steps)
         columns: dict[Signal, Tensor] = {}
         for signal in signals:
             if isinstance(signal, Prediction):
                 columns[signal] = predictions(self.regressor, features).to(dtype)
             elif isinstance(signal, Embedding):
-                columns[signal] = settled(torch.from_numpy(_dense(features)).to(dtype))
+                columns[signal] = as_column(torch.from_numpy(_dense(features)).to(dtype))
             else:
-                raise NeedError(f"{signal!r} is not given by RegressorReader; it gives Prediction, Embedding.")
+                raise NeedError(f"RegressorReader does not give {signal!r}; it gives Prediction, Embedding")
         return columns
 
 
-def _taken(inputs: Any, steps: Any) -> tuple[Any, torch.dtype]:
-    """What the final step of a pipeline takes of these rows, and the dtype of what is read of them."""
+def _final_features(inputs: Any, steps: Any) -> tuple[Any, torch.dtype]:
+    """The input of the final step of a pipeline, and the dtype of the columns to read."""
     rows = estimator_inputs(inputs)
     wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
     return rows if steps is None else steps.transform(rows), torch.float64 if wide else torch.float32
 
 
 def predictions(regressor: Any, features: Any) -> Tensor:
-    """One number (n,) for each row, in float64."""
+    """The predictions (n,) in float64."""
     rows = features.shape[0] if hasattr(features, "shape") else len(features)
     given = np.asarray(regressor.predict(features), np.float64)
     if given.size != rows:
-        raise ModelError(f"predict was expected to give one number for each of {rows} rows, shape {given.shape} found.")
+        raise ModelError(f"predict must give one number for each of {rows} rows, found shape {given.shape}")
     return torch.from_numpy(given.reshape(rows))
 
 
 def estimator_inputs(inputs: Any) -> Any:
-    """Rows as scikit-learn takes them: an array (n, D), or a list of texts."""
+    """Rows as scikit-learn takes them: an array (n, D) or a list of texts."""
     if isinstance(inputs, Tensor):
         rows = inputs.detach().cpu()
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
@@ -149,8 +155,8 @@ def class_probabilities(classifier: Classifier, features: Any, classes: int) -> 
     seen_S = np.asarray(classifier.classes_)
     if given_NS.ndim != 2 or given_NS.shape[1] != len(seen_S):
         raise ModelError(
-            f"predict_proba was expected to give one column for each of the {len(seen_S)} classes it was fitted on, "
-            f"an array of shape {given_NS.shape} was found."
+            f"predict_proba must give one column for each of the {len(seen_S)} classes it was fitted on, found an "
+            f"array of shape {given_NS.shape}"
         )
     p_NC = np.zeros((len(given_NS), classes))
     p_NC[:, seen_S.astype(np.int64)] = given_NS
@@ -158,7 +164,7 @@ def class_probabilities(classifier: Classifier, features: Any, classes: int) -> 
 
 
 def log_probabilities(p_NC: Tensor) -> Tensor:
-    """Logits that stand for these probabilities; a probability of 0 counts as 1e-12."""
+    """Logs of probabilities, used as logits; a probability of 0 counts as 1e-12."""
     return p_NC.clamp_min(1e-12).log()
 
 
@@ -167,14 +173,14 @@ def _dense(features: Any) -> np.ndarray:
     if hasattr(features, "toarray"):
         if features.shape[1] > WIDEST:
             raise NeedError(
-                f"Embedding: the rows have {features.shape[1]} sparse columns; up to {WIDEST} are kept as dense rows. "
+                f"Embedding: the rows have {features.shape[1]} sparse columns, and at most {WIDEST} are made dense. "
                 "Add a step such as TruncatedSVD(300) before the classifier, or set max_features of the vectoriser."
             )
         return np.asarray(features.toarray())
     if isinstance(features, list):
         raise NeedError(
-            "Embedding: this classifier takes texts as they are. Put the step that makes numbers of them before it in "
-            "a Pipeline, such as make_pipeline(TfidfVectorizer(), LogisticRegression())."
+            "Embedding: this classifier takes texts. Put the step that turns them into numbers before it in a "
+            "Pipeline, such as make_pipeline(TfidfVectorizer(), LogisticRegression())."
         )
     rows = np.asarray(features)
     return rows.reshape(len(rows), -1)

@@ -1,4 +1,4 @@
-"""The head of a model: the last linear layer, found by running a batch and seeing whose output the logits are."""
+"""The head of a model: the last linear layer, detected as the one whose output the logits are."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from torch import Tensor, nn
 
 from labelwise.errors import ModelError
 
-# How to get the logits out of what a model returns: a function of it, a key or attribute, a place in a tuple.
+# Where the logits are in a model's output: a function of it, a key or attribute, an index into a tuple.
 Output = Callable[[Any], Tensor] | str | int
 
 _OVERRIDES = (
     'Name the layer whose input is the embedding with head="module.name" (a name in model.named_modules()), and say '
-    'where the logits are with output="key" or output=function of what the model returns.'
+    'where the logits are with output="key" or output=function of the model\'s output.'
 )
 
 
 @dataclass
 class Calls:
-    """What hooks saw of some modules during one forward pass."""
+    """Calls of modules during one forward pass, recorded by hooks."""
 
     seen: list[tuple[str, Tensor, Any, int]] = field(default_factory=list)  # module, its input, output, version of it
 
     def of(self, name: str) -> list[Tensor]:
-        """The inputs that the module of this name was called with."""
+        """The inputs of the module of this name."""
         return [given for module, given, _, _ in self.seen if module == name]
 
 
 @contextmanager
-def watched(modules: Mapping[str, nn.Module]) -> Iterator[Calls]:
-    """Note each call of `modules` until the end of the block; the hooks are gone after it, also after an error."""
+def record_calls(modules: Mapping[str, nn.Module]) -> Iterator[Calls]:
+    """Context manager: record each call of `modules`; the hooks are removed after the block, also after an error."""
     calls = Calls()
 
-    def note(name: str) -> Callable[..., None]:
+    def record(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             given = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
             if given is not None:
@@ -48,7 +48,7 @@ def watched(modules: Mapping[str, nn.Module]) -> Iterator[Calls]:
     handles = []
     try:
         for name, module in modules.items():
-            handles.append(module.register_forward_hook(note(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(record(name), with_kwargs=True))
         yield calls
     finally:
         for handle in handles:
@@ -64,7 +64,7 @@ def head_of(calls: Calls, logits: Tensor) -> str:
     """The name of the linear layer whose output is `logits`, among `calls` of one forward pass."""
     for name, _, output, version in reversed(calls.seen):
         if not isinstance(output, Tensor) or output._version != version:
-            continue  # changed in place after the layer, as nn.ReLU(inplace=True) does: no longer the layer's output
+            continue  # changed in place after the layer, such as by nn.ReLU(inplace=True)
         if output is logits or _same(output, logits):
             return name
     found = ", ".join(dict.fromkeys(repr(name) for name, _, _, _ in calls.seen)) or "none"
@@ -88,87 +88,87 @@ def embedding_of(calls: Calls, name: str, module: nn.Module, rows: int) -> Tenso
     inputs = calls.of(name)
     if len(inputs) != 1:
         raise ModelError(
-            f"the head {name!r} was expected to run once in a forward pass, it ran {len(inputs)} times: there is no "
-            f"one embedding of a row. {_OVERRIDES}"
+            f"the head {name!r} must run once in a forward pass, but it ran {len(inputs)} times, so a row has no "
+            f"single embedding. {_OVERRIDES}"
         )
     given = inputs[0]
     if len(given) != rows or given.ndim < 2 or (isinstance(module, nn.Linear) and given.ndim != 2):
         raise ModelError(
-            f"the head {name!r} was expected to get one vector for each of the {rows} rows, its input has shape "
+            f"the input of the head {name!r} must be one vector for each of the {rows} rows, but its input has shape "
             f"{tuple(given.shape)}. Pool a sequence to one vector before the last layer. {_OVERRIDES}"
         )
     return given.flatten(1)
 
 
 def logits_of(output: Any, where: Output | None, rows: int) -> Tensor:
-    """The logits (B, C) in what a model returned; a model with one logit z for a row is read as two, (0, z).
+    """The logits (B, C) in a model's output; a single logit z of a binary model becomes two, (0, z).
 
-    Softmax of (0, z) is (1 - p, p) with p = sigmoid(z), so a binary model is a model of two classes from here on.
+    Softmax of (0, z) is (1 - p, p) with p = sigmoid(z), so a binary model is a model of two classes.
     """
     found = raw_logits(output, where)
     if found.ndim < 2 and found.numel() == rows:
         found = found.reshape(rows, 1)
     elif rows == 1 and found.ndim == 1:
-        found = found[None]  # a forward that ends in squeeze() lost the axis of the rows
+        found = found[None]  # a squeeze() in forward removed the axis of rows
     if found.ndim != 2 or len(found) != rows or found.shape[1] == 0:
         raise ModelError(
-            f"logits of shape ({rows}, classes) were expected from the model, {tuple(found.shape)} was found. "
-            "Say where the logits are with output= (a key, or a function of what the model returns)."
+            f"logits of shape ({rows}, classes) were expected from the model, found {tuple(found.shape)}. Say where "
+            "the logits are with output= (a key, or a function of the model's output)."
         )
     if not found.is_floating_point():
-        raise ModelError(f"logits are real numbers; the model returned {found.dtype}. Say where they are with output=.")
+        raise ModelError(f"logits must be real numbers, found {found.dtype}. Say where they are with output=.")
     if found.dtype not in (torch.float32, torch.float64):
         found = found.float()
     return torch.cat([torch.zeros_like(found), found], 1) if found.shape[1] == 1 else found
 
 
 def values_of(output: Any, where: Output | None, rows: int) -> Tensor:
-    """The one number (B,) for each row in what a regression model returned."""
+    """The predictions (B,) in the output of a regression model."""
     found = raw_logits(output, where)
     if found.numel() != rows or not found.is_floating_point():
         raise ModelError(
-            f"one number for each of {rows} rows was expected from a regression model, {tuple(found.shape)} of "
-            f"{found.dtype} was found. Give its last layer one output, or say where the numbers are with output=."
+            f"expected one real number for each of {rows} rows from a regression model, found {tuple(found.shape)} of "
+            f"{found.dtype}. Give its last layer one output, or say where the numbers are with output=."
         )
     found = found.reshape(rows)
     return found if found.dtype in (torch.float32, torch.float64) else found.float()
 
 
 def check_not_probabilities(logits_BC: Tensor) -> None:
-    """Raise if the model already took the softmax: another one on top would flatten every probability."""
+    """Raise ModelError if the outputs are already probabilities: a second softmax would flatten them."""
     one = torch.ones((), dtype=logits_BC.dtype, device=logits_BC.device)
     if bool((logits_BC >= 0).all()) and bool(torch.isclose(logits_BC.sum(1), one, atol=1e-5).all()):
         if bool((logits_BC[:, 0] == 0).all()):
-            return  # (0, z) of a binary model whose z happen to be 1
+            return  # (0, z) of a binary model with z = 1
         raise ModelError(
-            "logits were expected from the model, but its outputs are at least 0 and sum to 1 in every row: they look "
-            "like probabilities. Leave out its softmax, or pass output=lambda p: p.log()."
+            "expected logits from the model, but its outputs are at least 0 and sum to 1 in every row, so they look "
+            "like probabilities. Remove its softmax, or pass output=lambda p: p.log()."
         )
 
 
 def raw_logits(output: Any, where: Output | None) -> Tensor:
-    """The tensor of logits as the model made it."""
-    found = _chosen(output) if where is None else _asked(output, where)
+    """The tensor of logits in a model's output, unchanged."""
+    found = _find_logits(output) if where is None else _output_at(output, where)
     if not isinstance(found, Tensor):
         raise ModelError(
-            f"a tensor of logits was expected from the model, {_described(output)} was found. Say where the logits "
-            "are with output= (a key, or a function of what the model returns)."
+            f"expected a tensor of logits from the model, found {_describe(output)}. Say where the logits are with "
+            "output= (a key, or a function of the model's output)."
         )
     return found
 
 
-def _asked(output: Any, where: Output) -> Any:
+def _output_at(output: Any, where: Output) -> Any:
     if callable(where):
         return where(output)
     try:
         keyed = isinstance(where, int) or isinstance(output, Mapping)
         return output[where] if keyed else getattr(output, str(where))
     except (AttributeError, IndexError, KeyError, TypeError):
-        raise ModelError(f"output={where!r} was not found in what the model returned: {_described(output)}.") from None
+        raise ModelError(f"output={where!r} was not found in the model's output, {_describe(output)}") from None
 
 
-def _chosen(output: Any) -> Any:
-    """The logits in an output of a known form, or None."""
+def _find_logits(output: Any) -> Any:
+    """The logits in an output of a common form, or None."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -181,7 +181,7 @@ def _chosen(output: Any) -> Any:
     return None
 
 
-def _described(output: Any) -> str:
+def _describe(output: Any) -> str:
     if isinstance(output, Mapping):
         return f"a mapping with keys {', '.join(map(repr, output))}"
     if isinstance(output, tuple | list):
@@ -190,7 +190,7 @@ def _described(output: Any) -> str:
 
 
 def _same(output: Tensor, logits: Tensor) -> bool:
-    """Whether `logits` holds the numbers of a layer's output, perhaps in another shape or precision."""
+    """Whether `logits` has the numbers of a layer's output, possibly in another shape or dtype."""
     if output.numel() != logits.numel() or output.device != logits.device:
         return False
     return torch.equal(output.detach().reshape(-1).to(logits.dtype), logits.detach().reshape(-1))

@@ -132,7 +132,7 @@ class Ally(Strategy):
             NeedError: there is no labelled row.
         """
         if not labelled.n:
-            raise NeedError(f"Ally needs duals, and there is no labelled row to learn them from: {DUALS.how}")
+            raise NeedError(f"Ally needs duals, and there is no labelled row to learn them from: {DUALS.hint}")
         blocks = labelled.map(lambda shard: shard.rows(slice(None)))
         x_LD, dual_L = (torch.cat([block.tensor(signal).cpu() for block in blocks]) for signal in (EMBEDDING, DUALS))
         return self.head.fit(x_LD, dual_L, torch.cat([block.ids.cpu() for block in blocks]), key.fold("head"))

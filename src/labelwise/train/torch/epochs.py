@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import NumericsError
 from labelwise.rng import Key
-from labelwise.signals.model.forward import at_rest, forward, home
+from labelwise.signals.model.forward import device_and_dtype, eval_mode, forward
 from labelwise.train.objectives.loss import Loss
 from labelwise.train.objectives.objective import State, scaled
 from labelwise.train.torch.inputs import LabelledInputs
@@ -37,7 +37,7 @@ def train(model: nn.Module, task: Task, how: Training, weights: Tensor | None, k
 
     Chance in its layers comes from the caller's seed.
     """
-    device, _ = home(model)
+    device, _ = device_and_dtype(model)
     start = how.objective.init(len(task.labels), weights)
     state: State = {name: value.to(device) for name, value in start.items()}
     if how.sampler == "weights":
@@ -127,7 +127,7 @@ def _swept(model: nn.Module, task: Task, how: Training, state: State) -> State:
 def outputs_at(model: nn.Module, rows: LabelledInputs, at: Tensor, loss: Loss, how: Training) -> Tensor:
     """Outputs (M, C) of the rows at these places, in eval mode, on the model's device."""
     parts = []
-    with at_rest(model):
+    with eval_mode(model):
         for at_B in at.split(_rows(rows.held)):
             parts.append(loss.output(forward(model, rows.take(at_B), how.autocast), how.output, len(at_B)))
     return torch.cat(parts)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 from labelwise.rng import Key
-from labelwise.signals.draws.posterior import draws_of
+from labelwise.signals.draws.posterior import posterior_draws
 from labelwise.signals.draws.variational import reseed
-from labelwise.signals.model.calibration import noted_temperature
-from labelwise.signals.model.forward import ModelReader, home, moved
+from labelwise.signals.model.calibration import note_temperature
+from labelwise.signals.model.forward import ModelReader, device_and_dtype, move_inputs
 from labelwise.signals.model.head import Output
 from labelwise.train.cross_val import left_out
 from labelwise.train.fit import Fit, checked_labels, checked_targets
@@ -148,17 +148,17 @@ class TorchLearner(Taught):
         labels, target, loss = self._labels(ids, lesson.labels, lesson.classes)
         model, draws = self._start(key, previous), Key(key.fold("draws").small())
         reseed(model, draws)
-        device, dtype = home(model)
+        device, dtype = device_and_dtype(model)
         rows = LabelledInputs(lesson.pool, ids)
         if self.how.augment is None:
-            rows.held = moved(rows.held, device, dtype)
+            rows.held = move_inputs(rows.held, device, dtype)
         at, watch = self._split(rows, labels, loss, target, key)
         if watch is not None and watch.rows is not rows:  # looked at after every epoch
-            watch.rows.held = moved(watch.rows.held, device, dtype)
+            watch.rows.held = move_inputs(watch.rows.held, device, dtype)
         task = Task(rows, labels, at, loss, watch)
         if self.own_fit is not None:
             with chance(key.fold("noise"), device):
-                self.own_fit(model, moved(rows.take(at), device, dtype), labels.to(device), lesson.weights)
+                self.own_fit(model, move_inputs(rows.take(at), device, dtype), labels.to(device), lesson.weights)
             model.eval()
             trained = Trained({}, {"stopped": "trained by the function given as fit="})
         else:
@@ -222,7 +222,7 @@ class TorchLearner(Taught):
 
     def _train(self, model: nn.Module, task: Task, weights: Tensor | None, key: Key, previous: Fit | None) -> Trained:
         """Train `model`, after another one first where the objective has a parameter to be measured."""
-        how, device = self.how, home(model)[0]
+        how, device = self.how, device_and_dtype(model)[0]
         measured: dict[str, float] = {}
         probe = how.objective.probe()
         if probe is not None:
@@ -275,12 +275,12 @@ class TorchLearner(Taught):
         """The temperature of LabelProbs, with a note where nothing determines it."""
         if task.watch is not None:
             logits = outputs_at(model, task.watch.rows, task.watch.at, task.loss, self.how).cpu()
-            return noted_temperature((logits, task.watch.labels), notes)
+            return note_temperature((logits, task.watch.labels), notes)
         if not self.calibrates or self.own_fit is not None:
-            return noted_temperature(None, notes)
+            return note_temperature(None, notes)
         found = left_out(lesson.ids, task.labels, lesson.key, partial(self._left_out, task, lesson))
         notes["left_out"] = 0 if found is None else len(found[1])
-        return noted_temperature(found, notes)
+        return note_temperature(found, notes)
 
     def _left_out(self, task: Task, lesson: Lesson, rest: Tensor, out: Tensor) -> Tensor:
         """Logits of the rows at `out` by a model trained on those at `rest` alone."""
@@ -299,7 +299,7 @@ class TorchLearner(Taught):
             autocast=self.how.autocast,
             temperature=temperature,
             units=None if target is None else (target.mean, target.spread),
-            draws=draws_of(model, key),
+            draws=posterior_draws(model, key),
         )
 
     def _published(self, state: State) -> dict[Any, Tensor]:

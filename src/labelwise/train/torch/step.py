@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from labelwise.rng import Key
-from labelwise.signals.model.forward import forward, home, moved
+from labelwise.signals.model.forward import device_and_dtype, forward, move_inputs
 from labelwise.train.objectives.objective import Objective, State
 from labelwise.train.torch.captured import Captured
 from labelwise.train.torch.inputs import take
@@ -29,7 +29,7 @@ class Step:
 
     def __init__(self, model: nn.Module, task: Task, how: Training, optimiser: Optimizer, state: State):
         self.model, self.task, self.how, self.optimiser = model, task, how, optimiser
-        self.device, dtype = home(model)
+        self.device, dtype = device_and_dtype(model)
         self.taken = 0
         # Modules with a method `penalty` add it to the sum of the rows' losses, as a variational layer does.
         self.penalised = [module for module in model.modules() if callable(getattr(module, "penalty", None))]
@@ -37,7 +37,7 @@ class Step:
         self._labels_n = task.labels.to(self.device)
         self._captured: Captured | None = None
         if self._can_be_captured():
-            held = moved(task.rows.held, self.device, dtype)
+            held = move_inputs(task.rows.held, self.device, dtype)
             self._captured = Captured(
                 lambda index_B: self._take(take(held, index_B), index_B, state), self.device, self._stamp
             )
