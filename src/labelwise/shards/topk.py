@@ -19,6 +19,18 @@ def by_value(ids: Tensor, values: Tensor) -> Tensor:
     return by_id[values[by_id].argsort(descending=True, stable=True)]
 
 
+def front(ids: Tensor, values_N: Tensor, slack: float) -> Tensor:
+    """Positions of the rows that are tied with the highest here and may have the smallest id of all shards.
+
+    Another shard may hold a higher value, so which rows are tied is not known yet. Whatever the floor will be, the
+    smallest id above it is one whose value is higher than those of all smaller ids.
+    """
+    tied = (values_N >= floor(values_N.max(), slack)).nonzero()[:, 0]
+    tied = tied[ids[tied].argsort()]
+    highest = values_N[tied].cummax(0).values
+    return torch.cat([tied[:1], tied[1:][highest[1:] > highest[:-1]]])
+
+
 def highest(ids: Tensor, values_N: Tensor, k: int, slack: float) -> tuple[Tensor, Tensor]:
     """Ids and values of the rows that may be among the k highest of all shards; `slack` as for `Shards.best`."""
     found = _short_list(ids, values_N, k, slack) if values_N.device.type != "cpu" else None
@@ -40,13 +52,8 @@ def _short_list(ids: Tensor, values_N: Tensor, k: int, slack: float) -> tuple[Te
 
 def _of_all(ids: Tensor, values_N: Tensor, k: int, slack: float) -> tuple[Tensor, Tensor]:
     if slack:
-        # Another shard may hold a higher value, so which rows are tied is not known yet. Whatever the floor will be,
-        # the smallest id above it is one whose value is higher than those of all smaller ids.
-        tied = (values_N >= floor(values_N.max(), slack)).nonzero()[:, 0]
-        tied = tied[ids[tied].argsort()]
-        highest = values_N[tied].cummax(0).values
-        front = torch.cat([tied[:1], tied[1:][highest[1:] > highest[:-1]]])
-        return ids[front], values_N[front]
+        positions = front(ids, values_N, slack)
+        return ids[positions], values_N[positions]
     if k >= len(values_N):
         return ids, values_N
     # topk leaves open which of the rows tied at the edge it takes: keep the ones above the edge, then the smallest ids.

@@ -1,5 +1,6 @@
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from labelwise.rng import Key
 from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.spec import LogProbs
 from labelwise.strategies import AcsFw
-from labelwise.strategies.bayesian import acs_fw, frank_wolfe, frank_wolfe_rows
+from labelwise.strategies.bayesian import acs_fw, frank_wolfe
 from labelwise.strategies.bayesian import reference as slow
+from labelwise.strategies.bayesian.kernels import torch as kernels
+from tuned import tuned
 
 
 def _sequence(log_probs: np.ndarray, k: int, monkeypatch: pytest.MonkeyPatch, strategy: AcsFw) -> list[int]:
@@ -19,12 +22,12 @@ def _sequence(log_probs: np.ndarray, k: int, monkeypatch: pytest.MonkeyPatch, st
     seen: list[int] = []
     plain = acs_fw.frank_wolfe
 
-    def noted(pool: Shards, k: int, most: int, slack: float) -> frank_wolfe.Path:
-        path = plain(pool, k, most, slack)
+    def recording(*args: Any) -> frank_wolfe.Path:
+        path = plain(*args)
         seen.extend(path.sequence)
         return path
 
-    monkeypatch.setattr(acs_fw, "frank_wolfe", noted)
+    monkeypatch.setattr(acs_fw, "frank_wolfe", recording)
     strategy.select(
         shards_of(torch.arange(len(log_probs)), {LogProbs(): torch.tensor(log_probs)}), Shards([]), k, Key(0)
     )
@@ -62,17 +65,16 @@ def test_steps_guessed_by_sketches_are_those_of_single_steps(dtype, draws: int, 
     ids = torch.from_numpy(np.random.default_rng(2).permutation(600))
     columns = {LogProbs(): torch.tensor(log_probs)}
     found, sweeps = [], []
-    plain = frank_wolfe.keep_scores
-    monkeypatch.setattr(frank_wolfe, "keep_scores", lambda *given: sweeps.append(1) or plain(*given))
-    for ahead in (1, 64):
+    plain = frank_wolfe.compute_scores
+    monkeypatch.setattr(frank_wolfe, "compute_scores", lambda *args: sweeps.append(1) or plain(*args))
+    for lookahead in (1, 64):
         sweeps.clear()
-        monkeypatch.setattr(frank_wolfe, "AHEAD", ahead)
         pool = Shards(
             [Shard(ids[part], {s: c[part] for s, c in columns.items()}) for part in torch.arange(600).chunk(3)]
         )
-        got = AcsFw().select(pool, Shards([]), 60, Key(0))
+        got = tuned(AcsFw(), lookahead=lookahead).select(pool, Shards([]), 60, Key(0))
         found.append((got.ids.tolist(), got.notes["steps"], got.notes["objective"]))
-        if ahead == 1:
+        if lookahead == 1:
             assert len(sweeps) == 3 * got.notes["steps"]
     assert found[0][:2] == found[1][:2]
     assert found[0][2] == pytest.approx(found[1][2], rel=1e-9)
@@ -83,27 +85,27 @@ def test_steps_guessed_by_sketches_are_those_of_single_steps(dtype, draws: int, 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_bound_holds_for_every_row(dtype: torch.dtype):
-    """At a later gap no row is further from its estimate than its tail times what is left."""
+    """At a later gap no row is further from its estimate than its tail times the rest."""
     chance = torch.Generator().manual_seed(0)
     vectors_NJ = (torch.randn(300, 20, generator=chance) @ torch.randn(20, 64, generator=chance)).to(dtype)
     vectors_NJ += 0.1 * torch.randn(300, 64, generator=chance).to(dtype)
     shard = Shard(torch.arange(300), {})
     shard.state["vector"], shard.state["sigma"] = vectors_NJ, vectors_NJ.double().norm(dim=1)
     basis_JW = torch.linalg.qr(vectors_NJ[:12].double().T).Q
-    frank_wolfe_rows.keep_sketch(basis_JW, shard)
+    kernels.compute_sketch(basis_JW, shard)
     gaps_TJ = torch.randn(8, 64, generator=chance, dtype=torch.float64).cumsum(0)
     first = frank_wolfe._Gap(basis_JW.T, gaps_TJ[0])
-    frank_wolfe_rows.keep_scores(gaps_TJ[0], shard)
+    kernels.compute_scores(gaps_TJ[0], shard)
     for gap_J in gaps_TJ:
-        near = first.near(frank_wolfe._Gap(basis_JW.T, gap_J))
+        estimate = first.estimate(frank_wolfe._Gap(basis_JW.T, gap_J))
         exact_N = vectors_NJ.double() @ gap_J / shard.state["sigma"]
-        guess_N = near.share * shard.state["score"] + near.along_W.to(dtype) @ shard.state["sketch"]
+        guess_N = estimate.share * shard.state["score"] + estimate.along_W.to(dtype) @ shard.state["sketch"]
         off_N = (guess_N.double() - exact_N).abs()
-        rounding = frank_wolfe_rows.rounding(shard) * near.size
-        assert (off_N <= shard.state["tail"].double() * near.rest + rounding).all()
-        row, count = frank_wolfe_rows.ahead(near, 0.0, shard)
-        assert shard.state["noted"][exact_N.argmax()]
-        assert count == int(shard.state["noted"].sum())
+        rounding = kernels.rounding(shard) * estimate.size
+        assert (off_N <= shard.state["tail"].double() * estimate.rest + rounding).all()
+        row, count = kernels.guess_row(estimate, 0.0, shard)
+        assert shard.state["to_check"][exact_N.argmax()]
+        assert count == int(shard.state["to_check"].sum())
         assert row.score <= float(exact_N.max()) + rounding
     assert off_N.max() > rounding  # the estimate is one
 
@@ -126,10 +128,9 @@ def test_what_frank_wolfe_does_not_find_is_filled_by_score():
     assert (got.weights == 1).all()  # a row that was filled in has the smallest weight found
 
 
-def test_the_number_of_steps_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(acs_fw, "STEPS", 1)
+def test_the_number_of_steps_is_bounded():
     log_probs = slow.random_log_probs(np.random.default_rng(3), 40, 2, 3)
-    got = lw.select("acs-fw", 10, log_probs=log_probs)
+    got = lw.select(tuned(AcsFw(), max_steps=1), 10, log_probs=log_probs)
     assert got.notes["steps"] == 10
     assert got.notes["stopped"] == "1 k steps"
     assert got.notes["distinct"] + got.notes["filled_by_score"] == 10

@@ -1,4 +1,4 @@
-"""Frank-Wolfe's loop of an accelerator, on a stand-in: the steps of the CPU, and the host hardly ever waits."""
+"""Steps of Frank-Wolfe on an accelerator, on a stand-in: the steps of the CPU, and the host hardly ever waits."""
 
 import functools
 import warnings
@@ -18,12 +18,12 @@ from labelwise.shards import Shard, Shards
 from labelwise.shards.checkpoint import journal
 from labelwise.signals.spec import LogProbs
 from labelwise.strategies import AcsFw
-from labelwise.strategies.bayesian import acs_fw, frank_wolfe, frank_wolfe_rows
+from labelwise.strategies.bayesian import frank_wolfe
 from labelwise.strategies.bayesian import reference as slow
-from labelwise.strategies.bayesian.frank_wolfe_rows import Row
-from labelwise.strategies.bayesian.kernels import torch as frank_wolfe_cuda
-from labelwise.strategies.bayesian.kernels.torch import Leg, Start
+from labelwise.strategies.bayesian.kernels import torch as kernels
+from labelwise.strategies.bayesian.kernels.torch import Row, Run, Start, Tuning
 from second_device import AWAY, Away, second_device
+from tuned import tuned
 
 cuda = pytest.mark.gpu
 HUGE = 1 << 60  # an id that is no float64
@@ -59,18 +59,26 @@ def pool_of(log_probs: np.ndarray, device: Any = "cpu", parts: int = 1) -> Shard
     return Shards([Shard(ids[cut].to(device), {LogProbs(): column[cut].to(device)}) for cut in cuts])
 
 
-def chosen(log_probs: np.ndarray, k: int, device: Any = "cpu", parts: int = 1, **how: Any) -> lw.Selection:
-    return AcsFw(**how).select(pool_of(log_probs, device, parts), Shards([]), k, Key(1))
+def select(
+    log_probs: np.ndarray,
+    k: int,
+    device: Any = "cpu",
+    parts: int = 1,
+    tuning: dict[str, int] | None = None,
+    **options: Any,
+) -> lw.Selection:
+    strategy = tuned(AcsFw(**options), **(tuning or {}))
+    return strategy.select(pool_of(log_probs, device, parts), Shards([]), k, Key(1))
 
 
 def same(got: lw.Selection, expected: lw.Selection, near: float = 1e-9) -> None:
     assert got.ids.tolist() == expected.ids.tolist()
     np.testing.assert_allclose(got.weights, expected.weights, rtol=near)
     np.testing.assert_allclose(got.scores, expected.scores, rtol=near, atol=near)
-    told = ["distinct", "filled_by_score", "stopped"]
+    names = ["distinct", "filled_by_score", "stopped"]
     if expected.notes["objective_share"] > 1e-28:  # else all that is left is rounding, and it may help or not
-        told.append("steps")
-    assert [got.notes[name] for name in told] == [expected.notes[name] for name in told]
+        names.append("steps")
+    assert [got.notes[name] for name in names] == [expected.notes[name] for name in names]
     assert got.notes["objective"] == pytest.approx(expected.notes["objective"], rel=1e-6, abs=1e-9)
 
 
@@ -78,20 +86,20 @@ def same(got: lw.Selection, expected: lw.Selection, near: float = 1e-9) -> None:
 def by_all(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one for each step that the host makes."""
     made: list[int] = []
-    plain = frank_wolfe_cuda._Loop._step_by_all
-    monkeypatch.setattr(frank_wolfe_cuda._Loop, "_step_by_all", lambda loop: (made.append(1), plain(loop))[1])
+    plain = kernels.DeviceSteps._step_by_all
+    monkeypatch.setattr(kernels.DeviceSteps, "_step_by_all", lambda steps: (made.append(1), plain(steps))[1])
     return made
 
 
 @pytest.fixture
-def legs(monkeypatch: pytest.MonkeyPatch) -> list[Leg]:
-    made: list[Leg] = []
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    made: list[Run] = []
 
-    def noted(*given: Any) -> Leg:
-        made.append(frank_wolfe_cuda.leg(*given))
+    def recording(*args: Any) -> Run:
+        made.append(kernels.run_steps(*args))
         return made[-1]
 
-    monkeypatch.setattr(frank_wolfe, "leg", noted)
+    monkeypatch.setattr(frank_wolfe, "run_steps", recording)
     return made
 
 
@@ -100,66 +108,64 @@ def legs(monkeypatch: pytest.MonkeyPatch) -> list[Leg]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("near", "chunk", "most"), [(128, 64, 1024), (8, 5, 7)])
+@pytest.mark.parametrize(("candidates", "chunk", "run"), [(128, 64, 1024), (8, 5, 7)])
 def test_the_picks_are_those_of_the_cpu(
-    kind: str, dtype: str, near: int, chunk: int, most: int, legs: list[Leg], monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: str, candidates: int, chunk: int, run: int, runs: list[Run]
 ) -> None:
-    """However many steps there are between two looks, and however few rows a step tells apart."""
-    for name, value in {"NEAR": near, "CHUNK": chunk, "LEG": most}.items():
-        monkeypatch.setattr(frank_wolfe_cuda, name, value)
+    """However many steps there are between two looks, and however few rows a step scores in float64."""
+    tuning = {"candidates": candidates, "chunk": chunk, "run": run}
     for seed, k in ((0, 30), (1, 5)):
         log_probs = draws_of(kind, seed=seed).astype(dtype)
-        expected = chosen(log_probs, k)
-        assert not legs
+        expected = select(log_probs, k)
+        assert not runs
         with second_device():
-            got = chosen(log_probs, k, device=AWAY)
+            got = select(log_probs, k, device=AWAY, tuning=tuning)
         # Sums of the rows are rounded in blocks of another size, and rows that are near leave little else.
         same(got, expected, 1e-7 if kind == "near" else 1e-9)
-        counted = [step for leg in legs for step in leg.steps if step.gamma > frank_wolfe_rows.HALT]
+        counted = [step for run_ in runs for step in run_.steps if step.gamma > kernels.MIN_GAMMA]
         assert len(counted) == got.notes["steps"]
-        assert all(len(leg.steps) <= most for leg in legs)
-        legs.clear()
+        assert all(len(run_.steps) <= run for run_ in runs)
+        runs.clear()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 40, 128, 129])
 def test_few_rows_are_taken_to_the_last(rows: int) -> None:
     log_probs = draws_of("normal", rows)
-    expected = chosen(log_probs, rows)
+    expected = select(log_probs, rows)
     with second_device():
-        same(chosen(log_probs, rows, device=AWAY), expected)
+        same(select(log_probs, rows, device=AWAY), expected)
 
 
-@pytest.mark.parametrize("how", [{"entropy": 0.0}, {"projections": 5}, {"projections": 40}])
-def test_other_vectors(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"entropy": 0.0}, {"projections": 5}, {"projections": 40}])
+def test_other_vectors(options: dict[str, Any]) -> None:
     log_probs = draws_of("normal")
-    expected = chosen(log_probs, 25, **how)
+    expected = select(log_probs, 25, **options)
     with second_device():
-        same(chosen(log_probs, 25, AWAY, **how), expected)
+        same(select(log_probs, 25, AWAY, **options), expected)
 
 
-def test_rows_in_several_shards_are_guessed_as_on_the_cpu(legs: list[Leg]) -> None:
+def test_rows_in_several_shards_are_guessed_as_on_the_cpu(runs: list[Run]) -> None:
     log_probs = draws_of("copies")
     with second_device():
-        same(chosen(log_probs, 30, device=AWAY, parts=2), chosen(log_probs, 30))
-        assert not legs
-        same(chosen(log_probs, 30, device=AWAY), chosen(log_probs, 30))
-        assert legs
+        same(select(log_probs, 30, device=AWAY, parts=2), select(log_probs, 30))
+        assert not runs
+        same(select(log_probs, 30, device=AWAY), select(log_probs, 30))
+        assert runs
 
 
-def test_where_no_step_helps_or_too_many_do_the_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_step_helps_or_too_many_do_the_loop_ends() -> None:
     with second_device():
-        got = chosen(draws_of("equal"), 7, device=AWAY)
+        got = select(draws_of("equal"), 7, device=AWAY)
         assert got.notes["stopped"] == "no step helps any more"
         assert got.notes["filled_by_score"] == 6
         assert (got.ids == np.arange(7) + HUGE).all()
-        monkeypatch.setattr(acs_fw, "STEPS", 1)
-        got = chosen(draws_of("normal")[:, :2], 100, device=AWAY)
+        got = select(draws_of("normal")[:, :2], 100, device=AWAY, tuning={"max_steps": 1})
         assert got.notes["stopped"] == "1 k steps"
         assert got.notes["steps"] == 100
         assert got.notes["distinct"] < 100
 
 
-# ---- single legs ---------------------------------------------------------------------------------------------------
+# ---- single runs ---------------------------------------------------------------------------------------------------
 
 
 def shard_of(vectors_NJ: Tensor, sigma_N: Tensor, device: Any) -> Shard:
@@ -168,31 +174,31 @@ def shard_of(vectors_NJ: Tensor, sigma_N: Tensor, device: Any) -> Shard:
     return shard
 
 
-def literally(path: frank_wolfe.Path, shard: Shard, k: int, most: int, slack: float) -> frank_wolfe.Path:
+def single_steps(path: frank_wolfe.Path, shard: Shard, k: int, max_steps: int, slack: float) -> frank_wolfe.Path:
     """Step by step, all rows in float64."""
     vectors_NJ, sigma_N = shard.state["vector"].double(), shard.state["sigma"]
-    while path.goes_on(k, most):
+    while path.is_running(k, max_steps):
         score_N = (vectors_NJ * path.gap_J).sum(1) / sigma_N
         tied = (score_N >= score_N.max() - slack * score_N.max().abs()).nonzero()[:, 0]
-        at = tied[shard.ids[tied].argmin()]
-        path.step(Row(int(shard.ids[at]), float(score_N[at]), vectors_NJ[at], float(sigma_N[at])))
+        row = tied[shard.ids[tied].argmin()]
+        path.step(Row(int(shard.ids[row]), float(score_N[row]), vectors_NJ[row], float(sigma_N[row])))
     return path
 
 
-def started(sigma_N: Tensor, target_J: Tensor, gap_J: Tensor, taken: list[int]) -> frank_wolfe.Path:
+def path_at(sigma_N: Tensor, target_J: Tensor, gap_J: Tensor, selected: list[int]) -> frank_wolfe.Path:
     """A path at some gap, whatever the weights."""
     path = frank_wolfe.Path(target_J, float(sigma_N.sum()))
-    path.gap_J, path._weight = gap_J.clone(), dict.fromkeys(taken, 1.0)
+    path.gap_J, path._weight = gap_J.clone(), dict.fromkeys(selected, 1.0)
     return path
 
 
-def walked(path: frank_wolfe.Path, shard: Shard, k: int, most: int, slack: float) -> Leg:
-    start = Start(path.target_J, path.sigma, path.gap_J, [*path.weights()], k, most)
-    leg = frank_wolfe_cuda.leg(start, slack, shard)
-    for step in leg.steps:
-        path.note(step)
-    path.gap_J = leg.gap_J
-    return leg
+def run_once(path: frank_wolfe.Path, shard: Shard, k: int, max_steps: int, slack: float, tuning: Tuning) -> Run:
+    start = Start(path.target_J, path.sigma, path.gap_J, [*path.weights()], k, max_steps)
+    run = kernels.run_steps(start, slack, tuning, shard)
+    for step in run.steps:
+        path.record(step)
+    path.gap_J = run.gap_J
+    return run
 
 
 class Problem(NamedTuple):
@@ -203,21 +209,26 @@ class Problem(NamedTuple):
 
 
 def both(
-    problem: Problem, k: int, taken: Sequence[int] = (), most: int = 50, slack: float = 1e-12
-) -> tuple[frank_wolfe.Path, Leg]:
-    """The path by the loop of an accelerator, which is that of single steps, and its leg."""
+    problem: Problem,
+    k: int,
+    selected: Sequence[int] = (),
+    max_steps: int = 50,
+    slack: float = 1e-12,
+    tuning: Tuning | None = None,
+) -> tuple[frank_wolfe.Path, Run]:
+    """The path by the steps of an accelerator, which is that of single steps, and its run."""
     vectors_NJ, sigma_N, target_J, gap_J = problem
-    expected = started(sigma_N, target_J, gap_J, [*taken])
-    literally(expected, shard_of(vectors_NJ, sigma_N, "cpu"), k, most, slack)
-    got = started(sigma_N, target_J, gap_J, [*taken])
+    expected = path_at(sigma_N, target_J, gap_J, [*selected])
+    single_steps(expected, shard_of(vectors_NJ, sigma_N, "cpu"), k, max_steps, slack)
+    got = path_at(sigma_N, target_J, gap_J, [*selected])
     with second_device():
-        leg = walked(got, shard_of(vectors_NJ, sigma_N, AWAY), k, most, slack)
+        run = run_once(got, shard_of(vectors_NJ, sigma_N, AWAY), k, max_steps, slack, tuning or Tuning())
     assert got.sequence == expected.sequence
     assert got.stopped == expected.stopped
     assert got.weights() == pytest.approx(expected.weights(), rel=1e-9)
     assert got.score == pytest.approx(expected.score, rel=1e-9)
     assert torch.allclose(got.gap_J, expected.gap_J, rtol=1e-9, atol=1e-9)
-    return got, leg
+    return got, run
 
 
 def problem_of(rows: int = 300) -> Problem:
@@ -242,16 +253,16 @@ def test_at_a_full_step_the_rows_before_count_nothing() -> None:
     path, _ = both(problem, 4)
     coming = path.sequence[1:3]
     assert len({*path.sequence[:3]}) == 3
-    again, leg = both(problem, 4, [*coming, HUGE + 299])
-    assert leg.steps[0].gamma == 1
+    again, run = both(problem, 4, [*coming, HUGE + 299])
+    assert run.steps[0].gamma == 1
     assert again.sequence == path.sequence
     assert HUGE + 299 not in again.weights()
 
 
-@pytest.mark.parametrize("most", [1, 3, 8, 9])
-def test_no_more_steps_are_made_than_asked_for(most: int) -> None:
-    path, leg = both(problem_of(), 40, most=most)
-    assert len(leg.steps) == len(path.sequence) == most
+@pytest.mark.parametrize("max_steps", [1, 3, 8, 9])
+def test_no_more_steps_are_made_than_asked_for(max_steps: int) -> None:
+    path, run = both(problem_of(), 40, max_steps=max_steps)
+    assert len(run.steps) == len(path.sequence) == max_steps
 
 
 @pytest.mark.parametrize(("apart", "slack"), [(0.0, 0.0), (1e-4, 1e-3)])
@@ -266,15 +277,12 @@ def test_ties_go_to_the_smaller_id(apart: float, slack: float) -> None:
         assert row == ids.view(5, 60)[:, (ids == row).nonzero()[0] % 60].min()
 
 
-def test_the_rows_outside_are_looked_at_where_rounding_hides_the_highest(
-    by_all: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rows_outside_are_looked_at_where_rounding_hides_the_highest(by_all: list[int]) -> None:
     """In float32 all rows are the same to a product of lengths like these; in float64 they are not."""
-    monkeypatch.setattr(frank_wolfe_cuda, "NEAR", 4)
     chance = torch.Generator().manual_seed(0)
     vectors_NJ = torch.ones(200, 6) + 1e-6 * torch.randn(200, 6, generator=chance)
     target_J = vectors_NJ.double().sum(0)
-    both(Problem(vectors_NJ, vectors_NJ.double().norm(dim=1), target_J, target_J), 5)
+    both(Problem(vectors_NJ, vectors_NJ.double().norm(dim=1), target_J, target_J), 5, tuning=Tuning(candidates=4))
     assert by_all
 
 
@@ -282,7 +290,7 @@ def test_few_near_rows_do_not_ask_the_host(by_all: list[int]) -> None:
     both(problem_of(), 30)
     log_probs = draws_of("copies")
     with second_device():
-        chosen(log_probs, 40, device=AWAY)
+        select(log_probs, 40, device=AWAY)
     assert not by_all
 
 
@@ -304,7 +312,7 @@ def waits(k: int) -> int:
 
 def test_the_host_waits_once_for_many_steps() -> None:
     few, many = waits(64), waits(192)
-    assert 2 <= many - few <= 128 // frank_wolfe_cuda.CHUNK + 2  # some steps come back to a row
+    assert 2 <= many - few <= 128 // Tuning().chunk + 2  # some steps come back to a row
     assert few <= 8
 
 
@@ -312,25 +320,22 @@ def test_the_host_waits_once_for_many_steps() -> None:
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one for each read of all rows."""
     made: list[int] = []
-    near = frank_wolfe_cuda._Loop._near
-    monkeypatch.setattr(frank_wolfe_cuda._Loop, "_near", lambda loop: (made.append(1), near(loop))[1])
+    scores = kernels.DeviceSteps._scores
+    monkeypatch.setattr(kernels.DeviceSteps, "_scores", lambda steps: (made.append(1), scores(steps))[1])
     return made
 
 
 def test_few_steps_are_made_in_vain_behind_the_last(sweeps: list[int]) -> None:
     with second_device():
-        got = chosen(draws_of("normal"), 20, device=AWAY)
-    assert got.notes["steps"] <= len(sweeps) < got.notes["steps"] + frank_wolfe_cuda.LEAST
+        got = select(draws_of("normal"), 20, device=AWAY)
+    assert got.notes["steps"] <= len(sweeps) < got.notes["steps"] + Tuning().min_chunk
 
 
-def test_where_many_steps_are_in_doubt_few_are_made_in_vain(
-    by_all: list[int], sweeps: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frank_wolfe_cuda, "NEAR", 1)
+def test_where_many_steps_are_in_doubt_few_are_made_in_vain(by_all: list[int], sweeps: list[int]) -> None:
     with second_device():
-        got = chosen(draws_of("crowd").astype("float32"), 10, device=AWAY)
+        got = select(draws_of("crowd").astype("float32"), 10, device=AWAY, tuning={"candidates": 1})
     assert len(by_all) > 5
-    assert len(sweeps) <= 3 * got.notes["steps"] + 2 * frank_wolfe_cuda.CHUNK
+    assert len(sweeps) <= 3 * got.notes["steps"] + 2 * Tuning().chunk
 
 
 def test_a_step_is_one_that_a_graph_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,12 +354,11 @@ def test_a_step_is_one_that_a_graph_can_hold(monkeypatch: pytest.MonkeyPatch) ->
         return step
 
     log_probs = draws_of("copies")
-    expected = chosen(log_probs, 30)
-    monkeypatch.setattr(frank_wolfe_cuda, "captured", as_captured)
-    for most in (1024, 20):
-        monkeypatch.setattr(frank_wolfe_cuda, "LEG", most)
+    expected = select(log_probs, 30)
+    monkeypatch.setattr(kernels, "captured", as_captured)
+    for run in (1024, 20):
         with second_device() as mode:
-            same(chosen(log_probs, 30, device=AWAY), expected)
+            same(select(log_probs, 30, device=AWAY, tuning={"run": run}), expected)
     assert len(tried) > 2
 
 
@@ -363,61 +367,60 @@ def _places(step: Any) -> dict[str, int]:
         return {name: one.data_ptr() for name, one in vars(step.__self__).items() if isinstance(one, Away)}
 
 
-# ---- progress, journal, memory -------------------------------------------------------------------------------------
+# ---- progress, checkpoints, memory ----------------------------------------------------------------------------------
 
 
-def test_progress_is_told_after_each_leg(legs: list[Leg], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frank_wolfe_cuda, "LEG", 8)
+def test_progress_is_reported_after_each_run(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelwise.selection.progress.MIN_INTERVAL", 0.0)
-    heard: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with second_device():
         column = torch.from_numpy(draws_of("normal")).to(AWAY)
-        lw.select("acs-fw", 30, log_probs=column, progress=lambda *said: heard.append(said))
-    assert len(heard) == len(legs) > 3
-    assert heard[-1] == (30, 30)
+        lw.select(tuned(AcsFw(), run=8), 30, log_probs=column, progress=lambda *args: reported.append(args))
+    assert len(reported) == len(runs) > 3
+    assert reported[-1] == (30, 30)
 
 
 class Killed(BaseException):
     """Stands for kill -9."""
 
 
-def test_killed_at_any_question_it_goes_on_with_the_next_leg(
-    tmp_path: Path, legs: list[Leg], monkeypatch: pytest.MonkeyPatch
+def test_a_killed_selection_resumes_with_the_next_run(
+    tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "EVERY", 0.0)  # a state after every answer
     monkeypatch.setattr(journal, "SHARE", float("inf"))
-    monkeypatch.setattr(frank_wolfe_cuda, "LEG", 8)
+    strategy = tuned(AcsFw(), run=8)
     load = torch.load  # the stand-in is rebuilt where it was, and torch knows no such place
     monkeypatch.setattr(torch, "load", lambda *given, map_location=None, **more: load(*given, **more))
     log_probs = draws_of("copies")
-    expected = lw.select("acs-fw", 30, log_probs=log_probs)
+    expected = lw.select(strategy, 30, log_probs=log_probs)
     with second_device():
         column = torch.from_numpy(log_probs).to(AWAY)
-        whole = lw.select("acs-fw", 30, log_probs=column)
-        in_all = len(legs)
+        whole = lw.select(strategy, 30, log_probs=column)
+        in_all = len(runs)
         assert in_all > 3
         for kills in range(2, in_all + 1):
             folder = tmp_path / str(kills)
-            legs.clear()
-            select = functools.partial(lw.select, "acs-fw", 30, log_probs=column, folder=folder)
+            runs.clear()
+            select = functools.partial(lw.select, strategy, 30, log_probs=column, folder=folder)
             with monkeypatch.context() as patched:
-                patched.setattr(frank_wolfe, "leg", _dying(kills, frank_wolfe.leg))
+                patched.setattr(frank_wolfe, "run_steps", _dying(kills, frank_wolfe.run_steps))
                 with pytest.raises(Killed):
                     select()
-            assert len(legs) == kills - 1
+            assert len(runs) == kills - 1
             same(select(), expected)
-            assert len(legs) == in_all  # none was made twice
+            assert len(runs) == in_all  # none was made twice
     same(whole, expected)
 
 
-def _dying(at: int, leg: Callable[..., Leg]) -> Callable[..., Leg]:
+def _dying(at: int, run_steps: Callable[..., Run]) -> Callable[..., Run]:
     made: list[int] = []
 
-    def dying(*given: Any) -> Leg:
+    def dying(*args: Any) -> Run:
         made.append(1)
         if len(made) == at:
             raise Killed
-        return leg(*given)
+        return run_steps(*args)
 
     return dying
 
@@ -427,7 +430,7 @@ def test_what_is_widened_on_an_accelerator_is_declared() -> None:
     here, there = (Size(10**6, 100, shapes, accelerator=device) for device in (False, True))
     with second_device():
         shard = shard_of(torch.ones(10**4, 200), torch.ones(10**4), AWAY)
-        widened = frank_wolfe_rows.block(shard) * 200
+        widened = kernels.block_size(shard) * 200
     assert AcsFw().memory(there) - AcsFw().memory(here) >= 3 * 8 * widened > 10**8
     here, there = (Size(10, 5, shapes, accelerator=device) for device in (False, True))
     assert AcsFw().memory(there) - AcsFw().memory(here) == 3 * 8 * 10 * 200  # not more than there is
@@ -437,29 +440,28 @@ def test_what_is_widened_on_an_accelerator_is_declared() -> None:
 
 
 @cuda
-@pytest.mark.parametrize("near", [128, 8])
+@pytest.mark.parametrize("candidates", [128, 8])
 @pytest.mark.parametrize("kind", ["normal", "copies", "crowd", "equal"])
-def test_cuda_takes_the_rows_of_the_cpu(kind: str, near: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frank_wolfe_cuda, "NEAR", near)
-    monkeypatch.setattr(frank_wolfe_cuda, "LEG", 40)
+def test_cuda_takes_the_rows_of_the_cpu(kind: str, candidates: int) -> None:
+    tuning = {"candidates": candidates, "run": 40}
     log_probs = draws_of(kind, 3000)
-    same(chosen(log_probs, 60, device="cuda"), chosen(log_probs, 60), 1e-6)
+    same(select(log_probs, 60, device="cuda", tuning=tuning), select(log_probs, 60), 1e-6)
 
 
 @cuda
 def test_cuda_waits_once_for_many_steps() -> None:
     def waited(k: int) -> int:
         pool = pool_of(many_draws(), "cuda")
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 AcsFw().select(pool, Shards([]), k, Key(0))
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        return sum("synchroniz" in str(one.message) for one in said)
+        return sum("synchroniz" in str(one.message) for one in caught)
 
     waited(10)  # what is loaded once
     few, many = waited(64), waited(192)
     assert few > 0
-    assert many - few <= 128 // frank_wolfe_cuda.CHUNK + 2
+    assert many - few <= 128 // Tuning().chunk + 2
