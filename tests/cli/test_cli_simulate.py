@@ -29,6 +29,7 @@ from labelwise.errors import (
     SourceError,
     StoreError,
 )
+from labelwise.io.encode_table import fit_table
 from labelwise.stats.record import read_records, write
 
 RNG = np.random.default_rng(0)
@@ -42,7 +43,7 @@ FILES = {"report.html", "curves.png", "table.csv", "table.md", "records.jsonl", 
 
 def written(path: Path, columns: dict[str, list]) -> Path:
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, delimiter="\t" if ".tsv" in path.name else ",")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values()))
     content = text.getvalue().encode()
@@ -103,7 +104,7 @@ def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
         assert text in said
     page = (out / "report.html").read_text()
     assert "houses.csv: learning price" in page
-    assert "multi-layer perceptron 7-64-64-1" in page  # size, age, age: missing, owner, three towns
+    assert "multi-layer perceptron 31-64-64-1" in page  # size, age, owner by 9 each, age: missing, three towns
     assert "test R² " not in (out / "table.md").read_text()
     assert "r2 at 20" in (out / "table-r2.md").read_text()
     assert 5 not in {row for record in records for row in record.picked}
@@ -120,11 +121,11 @@ def test_classes_of_a_parquet_file_with_draws_for_those_who_ask(tmp_path: Path):
     )
     pq.write_table(table, tmp_path / "kinds.parquet")
     code, said = run(tmp_path / "kinds.parquet", "--target", "kind", "--strategies", "margin,bald", "--rounds", 1,
-                     "-k", 10, "--start", 12, "--seeds", 1, "--out", tmp_path / "out")  # fmt: skip
+                     "-k", 20, "--start", 12, "--seeds", 1, "--out", tmp_path / "out")  # fmt: skip
     assert code == 0
-    assert "kind (2 classes) from 2 columns of numbers and 1 of categories; 96 rows" in said
+    assert "kind (2 classes) from 1 columns of numbers and 2 of categories; 96 rows" in said
     records = read_records(tmp_path / "out" / "records.jsonl")
-    assert [(r.strategy, r.labels) for r in records] == [(s, n) for s in ("random", "margin", "bald") for n in (12, 22)]
+    assert [(r.strategy, r.labels) for r in records] == [(s, n) for s in ("random", "margin", "bald") for n in (12, 32)]
     assert records[1].metrics["accuracy"] > 0.8
 
 
@@ -267,21 +268,22 @@ def test_groups_stay_together_and_are_no_feature(houses: Path):
     assert len(data.pool) + len(data.test) == N - 1
 
 
-def test_numbers_are_standardised_and_what_is_missing_is_an_input(tmp_path: Path):
-    columns = {"x": ["1", "NA", "3", "5"], "job": ["a", "?", "b", "a"], "y": ["0.5", "1.5", "2.5", "3.5"]}
-    table = read_own(written(tmp_path / "t.csv.gz", columns), "y")
+def test_the_encoding_is_learnt_from_the_rows_to_choose_from_and_what_is_missing_is_an_input(tmp_path: Path):
+    columns = {"x": ["1", "NA", "3", "5", "9"], "job": ["a", "?", "b", "a", "a"], "y": [at + 0.5 for at in range(5)]}
+    table = read_own(written(tmp_path / "t.tsv.gz", columns), "y")
     assert table.task == "regress"
     data = table.data(0, 0.25)
-    (held,) = data.test.ids.tolist()
-    rest = [row for row in range(4) if row != held]
+    (test,) = data.test.ids.tolist()
+    pool = [row for row in range(5) if row != test]
+    x = np.array([1, np.nan, 3, 5, 9])
+    raw = fit_table(table.table, np.array(pool)).encode(table.table)
+    low, high = np.nanquantile(x[pool], [0.001, 0.999])
+    filled = np.where(np.isnan(x), np.nanmedian(x[pool]), x)
+    assert np.allclose(raw[:, 0], (np.clip(filled, low, high) - low) / (high - low))
     inputs = data.pool.inputs(data.pool.ids).numpy()
-    x = np.array([1, np.nan, 3, 5])[rest]
-    filled = np.where(np.isnan(x), np.nanmean(x), x)
-    assert np.allclose(inputs[:, 0], (filled - filled.mean()) / filled.std(), atol=1e-6)
-    jobs = np.array(["a", "(missing)", "b", "a"])[rest]
-    for at, level in enumerate(sorted(set(jobs))):
-        assert inputs[:, 2 + at].tolist() == (jobs == level).tolist()
-    assert data.pool.labels.tolist() == [0.5 + row for row in rest]
+    assert np.abs(inputs.mean(0)).max() < 1e-6
+    assert np.square(inputs).sum(1).mean() == pytest.approx(1, abs=1e-5)  # as in a project
+    assert data.pool.labels.tolist() == [0.5 + row for row in pool]
 
 
 def test_the_task_is_what_the_target_looks_like_or_as_said(tmp_path: Path):
@@ -327,10 +329,14 @@ def test_what_is_wrong_is_said_before_anything_runs(houses: Path, words: list[st
 
 def test_columns_that_are_not_separated_by_commas_are_pointed_out(tmp_path: Path):
     (tmp_path / "t.csv").write_text("a;b;y\n1;2;3\n")
-    with pytest.raises(ArgumentError, match=r"no column 'y'.* separated by ';'; save it with commas"):
+    with pytest.raises(
+        ArgumentError, match=r"no column 'y'.* separated by ';'; commas were expected. Save it with commas"
+    ):
         read_own(tmp_path / "t.csv", "y")
     (tmp_path / "t.csv").write_text("a;b;y\n1,5;2,5;3\n")  # decimal commas
-    with pytest.raises(SourceError, match=r"line 2: 3 fields, 1 were expected\..* separated by ';'; save it"):
+    with pytest.raises(
+        SourceError, match=r"line 2: 3 fields, 1 were expected\..* separated by ';'; commas were expected"
+    ):
         read_own(tmp_path / "t.csv", "y")
 
 
@@ -369,7 +375,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     for name, content, text in (
         ("nowhere.csv", None, "there is no such file"),
         ("a.xlsx", "x", "a table ends in .csv"),
-        ("b.csv", "x,y\n1,2\n3\n", "line 3: 1 fields, 2 were expected"),
+        ("b.csv", "x,y\n1,2\n3\n", "line 3: 1 field, 2 were expected"),
         ("c.csv", "x,y\n1,\n2,\n", "column 'y' holds no value"),
     ):
         if content is not None:

@@ -23,7 +23,7 @@ from torch import nn
 
 import labelwise as lw
 from labelwise.errors import ArgumentError, ClusterError, StoreError
-from labelwise.pool.sources.mapped import file_of
+from labelwise.pool.sources.arrays import file_of
 from labelwise.rng import Key
 from labelwise.selection import progress
 from labelwise.selection.run import run_selection

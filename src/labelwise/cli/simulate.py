@@ -32,7 +32,7 @@ NEXT = (
 
 
 def simulate(
-    table: Path = typer.Argument(..., metavar="TABLE", help="A .csv, .csv.gz or .parquet file with a line of names."),
+    table: Path = typer.Argument(..., metavar="TABLE", help="A .csv, .tsv or .parquet file with names of columns."),
     target: str = typer.Option(..., metavar="COLUMN", help="The column to be learnt: classes, or numbers."),
     task: str = typer.Option("auto", help="regression, classification, or auto: by what the target looks like."),
     features: str = typer.Option(None, metavar="a,b,c", help="Columns to learn from; all that can be used otherwise."),
@@ -85,7 +85,7 @@ def simulate(
     names = names_of(strategies or DEFAULTS[own.task])
     plan = Comparison(names, tuple(range(seeds or enough(names))), start=start or k, k=k, n=rounds)
     rows = own.data(0, test)
-    _check_plan(plan, rows, min(int((~own.aside(seed, test)).sum()) for seed in plan.seeds))
+    _check_plan(plan, rows, min(int((~own.test_rows(seed, test)).sum()) for seed in plan.seeds))
     check_place(out)
     trial = Trial(lambda seed: own.data(seed, test), learner_for, "mlp", max_memory)
     check_curves(max_memory, (trial.curve(plan, name, 0, rows) for name in plan.recipes))
@@ -150,6 +150,7 @@ def _asked(table: Path, own: OwnTable, plan: Comparison, test: float, group: str
         "target": own.target,
         "task": own.task,
         "features": [*own.numeric, *own.categories],
+        "encoder": "columns",  # as in a labelling project; runs with other features are not mixed with these
         "group": group,
         "test": test,
         "start": plan.start,

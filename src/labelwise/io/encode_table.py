@@ -1,58 +1,211 @@
-"""Tables of mixed columns as numbers: numeric ones standardised and categories one-hot, both learnt on train alone."""
+"""Features of tables: numbers with the pieces of their range, categories one by one, and what is missing.
+
+`labelwise label` and `labelwise simulate` make their features here: `fit_table`, then `block_scale`.
+`standard_features` makes those of the benchmark's own data sets.
+"""
 
 from __future__ import annotations
 
-import csv
-import gzip
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-import torch
 
-from labelwise.errors import SourceError, extra
-from labelwise.pool.pool import Pool
+from labelwise.errors import SourceError
+from labelwise.io.tables import Table, Values, is_missing, number, numbers
 
-
-def read_columns(path: Path) -> dict[str, list[Any]]:
-    """All columns of a Parquet file."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise extra("pyarrow", "bench") from None
-    try:
-        return pq.read_table(path).to_pydict()
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{path}: not a Parquet file that can be read ({error}).") from error
+CATEGORIES = 50  # of one column; rarer ones share one feature
+_STEPS = 8  # pieces that the range of a numeric column is cut into
+_BLOCK = 4096
 
 
-def read_csv_columns(path: Path) -> dict[str, np.ndarray]:
-    """All columns of a CSV file of numbers."""
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as stream:
-        header = next(csv.reader(stream))
-    table = Pool.table(path, columns=header, dtype=torch.float64)
-    return dict(zip(header, table.inputs(table.ids).numpy().T))
+@dataclass(frozen=True)
+class NumberColumn:
+    """A numeric column: its values between 0 and 1, how far each is into each eighth of the rows, and gaps."""
+
+    low: float
+    high: float
+    median: float
+    steps: tuple[tuple[float, float], ...]
+    has_gaps: bool
+
+    @classmethod
+    def fit(cls, x_N: np.ndarray) -> NumberColumn:
+        present_N = np.isfinite(x_N)
+        x_P = x_N[present_N]
+        if not len(x_P):
+            return cls(0.0, 0.0, 0.0, (), False)
+        low, high = np.quantile(x_P, [0.001, 0.999])
+        cuts = np.quantile(x_P, np.linspace(0, 1, _STEPS + 1)).tolist()
+        steps = tuple((a, b) for a, b in pairwise(cuts) if b > a)
+        # The eighths let a linear model bend; two of them say little more than the number itself.
+        steps = steps if len(steps) > 2 else ()
+        return cls(float(low), float(high), float(np.median(x_P)), steps, not present_N.all())
+
+    def encode(self, x_N: np.ndarray) -> list[np.ndarray]:
+        present_N = np.isfinite(x_N)
+        filled_N = np.where(present_N, x_N, self.median)
+        parts = []
+        if self.high > self.low:
+            parts.append((np.clip(filled_N, self.low, self.high) - self.low) / (self.high - self.low))
+        parts += [np.clip((filled_N - a) / (b - a), 0, 1) for a, b in self.steps]
+        return [*parts, (~present_N).astype(np.float64)] if self.has_gaps else parts
 
 
-def encode(columns: Mapping[str, Any], categories: Sequence[str], train: np.ndarray) -> np.ndarray:
-    """Rows (n, D) float32. Numeric columns have mean 0 and deviation 1 on `train`; one that is constant there is 0.
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of texts: one feature for each common category, one for all others. A missing value is a category."""
 
-    A category that `train` does not hold is all zeros. Columns of texts are categories whether named or not.
+    common: tuple[str, ...]
+    has_others: bool
 
-    >>> encode({"age": [10, 30, 50], "job": ["a", "b", "c"]}, ["job"], np.array([0, 1]))
+    @classmethod
+    def fit(cls, texts: Sequence[str]) -> CategoryColumn:
+        count = Counter(_category(text) for text in texts)
+        ordered = sorted(count.items(), key=lambda item: (-item[1], item[0]))
+        common = tuple(value for value, _ in ordered[:CATEGORIES])
+        return cls(common, len(count) > len(common)) if len(common) > 1 else cls((), False)
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        index = {value: place for place, value in enumerate(self.common)}
+        code_N = np.array([index.get(_category(text), len(self.common)) for text in texts])
+        return [(code_N == place).astype(np.float64) for place in range(len(self.common) + self.has_others)]
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """What `fit_table` learnt of each column."""
+
+    columns: dict[str, NumberColumn | CategoryColumn]
+    blocks: tuple[int, ...]  # features of each column that has any
+    width: int
+
+    def encode(self, table: Table) -> np.ndarray:
+        """Features (n, width) float32 of a table with the same columns."""
+        parts = [part for name, one in self.columns.items() for part in _encode_column(one, table.columns[name])]
+        return np.stack(parts, axis=1).astype(np.float32)
+
+
+def fit_table(table: Table, rows: np.ndarray | None = None) -> TableEncoder:
+    """Learn the encoding of a table.
+
+    A column is numeric where all its values are numbers or missing. A column that is constant gives no feature.
+
+    Args:
+        table: The columns to encode.
+        rows: Positions of the rows to learn quantiles and categories from; all if None.
+
+    Raises:
+        SourceError: No column tells rows apart.
+
+    >>> table = Table.of({"age": ["10", "", "50"], "job": ["cook", "pilot", "cook"]})
+    >>> encoder = fit_table(table)
+    >>> encoder.blocks  # age, its eighths and whether it is missing; two jobs
+    (10, 2)
+    >>> encoder.encode(table)[:, [0, 9, 10, 11]]
+    array([[0. , 0. , 1. , 0. ],
+           [0.5, 1. , 0. , 1. ],
+           [1. , 0. , 1. , 0. ]], dtype=float32)
+    """
+    seen = table if rows is None else table.subset(rows)
+    columns: dict[str, NumberColumn | CategoryColumn] = {}
+    widths = []
+    for name, values in table.columns.items():
+        if numbers(values) is None:
+            columns[name] = CategoryColumn.fit([str(value) for value in seen.columns[name]])
+        else:
+            found = numbers(seen.columns[name])
+            assert found is not None, "some of the values that are all numbers"
+            columns[name] = NumberColumn.fit(found)
+        widths.append(len(_encode_column(columns[name], seen.columns[name][:1])))
+    if not sum(widths):
+        raise SourceError(f"the columns {', '.join(table.columns)} hold the same in every row; nothing can be learnt.")
+    return TableEncoder(columns, tuple(width for width in widths if width), sum(widths))
+
+
+def block_scale(x_ND: np.ndarray, rows: np.ndarray, blocks: Sequence[int]) -> np.ndarray:
+    """(2, D) float32: what to subtract from each feature, and what to divide it by.
+
+    Each block of features then has the same total variance on `rows`, so that each column of a table counts alike,
+    and a row has length 1 on average.
+
+    Args:
+        x_ND: Features; a file that is mapped is read in pieces.
+        rows: (n,) positions to learn from.
+        blocks: The number of features in each block, from the first on.
+    """
+    total_D = np.zeros(x_ND.shape[1])
+    square_D = np.zeros(x_ND.shape[1])
+    for some in np.array_split(rows, max(1, len(rows) // _BLOCK)):
+        total_D += x_ND[some].astype(np.float64).sum(0)
+    mean_D = total_D / len(rows)
+    for some in np.array_split(rows, max(1, len(rows) // _BLOCK)):
+        square_D += ((x_ND[some].astype(np.float64) - mean_D) ** 2).sum(0)
+    variance_D = square_D / len(rows)
+    scale_D, start, used = np.ones_like(mean_D), 0, 0
+    for width in blocks:
+        spread = float(np.sqrt(variance_D[start : start + width].sum()))
+        if spread > 1e-6:
+            scale_D[start : start + width] = spread
+            used += 1
+        start += width
+    return np.stack([mean_D, scale_D * np.sqrt(max(used, 1))]).astype(np.float32)
+
+
+def mixed_column(name: str, values: Values) -> str:
+    """A note on a column that is a category because a few of its values are not numbers; "" for any other column."""
+    if isinstance(values, np.ndarray):
+        return ""
+    present = [value.strip() for value in values if not is_missing(value)]
+    odd = [value for value in present if number(value) is None]
+    if not odd or 2 * len(odd) >= len(present):
+        return ""
+    return (
+        f"column {name} holds {len(present) - len(odd)} numbers, but also {odd[0]!r:.40}: its values were taken for "
+        "categories. Correct or empty those to have numbers"
+    )
+
+
+def standard_features(columns: Mapping[str, Values], categories: Sequence[str], train: np.ndarray) -> np.ndarray:
+    """Features (n, D) float32 of the benchmark's own data sets: numbers standardised, categories one-hot.
+
+    It differs from `fit_table` because published benchmark records were made with it: their picks can only be compared
+    with new ones on features that are equal bit by bit. It knows no missing values, and a category that `train` does
+    not hold is all zeros.
+
+    Args:
+        columns: By name; texts are categories whether named or not.
+        categories: Columns of numbers that stand for categories.
+        train: Positions of the rows to learn means, spreads and categories from. A column constant there becomes 0.
+
+    >>> columns = {"age": np.array([10.0, 30.0, 50.0]), "job": ["a", "b", "c"]}
+    >>> standard_features(columns, ["job"], np.array([0, 1]))
     array([[-1.,  1.,  0.],
            [ 1.,  0.,  1.],
            [ 3.,  0.,  0.]], dtype=float32)
     """
-    made = []
-    for name, values in columns.items():
-        if name in categories or isinstance(values[0], str):
-            made.append(_one_hot(np.array(values), train))
-        else:
-            made.append(_standardised(np.array(values, np.float64), train))
-    return np.concatenate(made, axis=1)
+    parts = [
+        _one_hot(np.array(values), train)
+        if name in categories or not isinstance(values, np.ndarray)
+        else _standardised(values, train)
+        for name, values in columns.items()
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def _encode_column(column: NumberColumn | CategoryColumn, values: Values) -> list[np.ndarray]:
+    if isinstance(column, CategoryColumn):
+        return column.encode([str(value) for value in values])
+    found = numbers(values)
+    if found is None:
+        raise SourceError("a column of numbers was expected; it holds a text")
+    return column.encode(found)
+
+
+def _category(text: str) -> str:
+    return "" if is_missing(text) else text.strip()
 
 
 def _one_hot(values: np.ndarray, train: np.ndarray) -> np.ndarray:

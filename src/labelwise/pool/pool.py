@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +15,11 @@ from labelwise.errors import ArgumentError, NeedError, RowError
 from labelwise.pool.ids import Finder, as_ids, as_runs, from_runs, unique_ids
 from labelwise.pool.labels import labels_of
 from labelwise.pool.source import OnError, Read, Source, content
-from labelwise.pool.sources.arrays import LARGE, as_array, features_of
+from labelwise.pool.sources.arrays import LARGE, ArraySource, TensorSource, TextSource, as_array, features_of, file_of
 from labelwise.pool.sources.dataset import DatasetSource
-from labelwise.pool.sources.factory import source_of
 from labelwise.pool.sources.huggingface import HuggingSource, is_hugging
 from labelwise.pool.sources.images import Size, read_folder
-from labelwise.pool.sources.mapped import file_of
-from labelwise.pool.sources.parquet_rows import TableFiles
-from labelwise.pool.sources.table import LabelType, Wanted, read_table
+from labelwise.pool.sources.table import Columns, LabelType, TableFiles, read_files
 
 _SAMPLED = 4096  # rows whose content goes into the fingerprint where reading all would take long
 _BLOCK = 256  # rows whose content is in memory at once for it
@@ -78,12 +75,12 @@ class Pool:
         `labels` is one label for each row, or "dataset" to take those of the Dataset (it may read every item).
         """
         if is_hugging(source):
-            hugging = HuggingSource(source, Wanted(), 32, torch.float32)
+            hugging = HuggingSource(source, Columns(), 32, torch.float32)
             # A label column is cheap to read, unlike the items of a Dataset.
             labels = "dataset" if labels is None and hugging.wanted.label is not None else labels
             made: Source = hugging
         else:
-            made = source_of(source)
+            made = _source_of(source)
         if isinstance(labels, str):
             if labels != "dataset" or not isinstance(made, DatasetSource | HuggingSource):
                 raise ArgumentError(f'labels is one label for each row, or "dataset" for a Dataset, not {labels!r}.')
@@ -122,7 +119,7 @@ class Pool:
         on_error: OnError = "stop",
         features: Any = None,
     ) -> Pool:
-        """A pool of the rows of a .csv, .csv.gz or .parquet file, or of several with the same columns.
+        """A pool of the rows of a .csv, .tsv (either may be .gz) or .parquet file, or of several with the same columns.
 
         A row is the text in column `text`, the numbers in `columns` (default: all but `label` and `id`), or the
         encoded image in column `image` (Parquet). Labels are numbers, or class names, numbered in sorted order. Ids
@@ -133,8 +130,8 @@ class Pool:
             raise ArgumentError("path is a file or several; an empty list was given.")
         if isinstance(columns, str):
             raise ArgumentError(f"columns is a list of column names; for one column write columns=[{columns!r}].")
-        wanted = Wanted(text, image, None if columns is None else tuple(columns), label, id)
-        return _pool(read_table(paths, wanted, size, dtype, label_type, on_error), features)
+        wanted = Columns(text, image, None if columns is None else tuple(columns), label, id)
+        return _pool(read_files(paths, wanted, size, dtype, label_type, on_error), features)
 
     @staticmethod
     def hugging(
@@ -151,7 +148,7 @@ class Pool:
         """A pool of a Hugging Face `datasets.Dataset`, with a say in which columns make a row and which its label."""
         if not is_hugging(dataset):
             raise ArgumentError(f"a datasets.Dataset was expected, {type(dataset).__name__} was found.")
-        wanted = Wanted(text, image, None if columns is None else tuple(columns), label)
+        wanted = Columns(text, image, None if columns is None else tuple(columns), label)
         source = HuggingSource(dataset, wanted, size, dtype)
         return Pool(source, labels=source.labels(), classes=source.classes(), features=features)
 
@@ -272,6 +269,33 @@ class Pool:
         """Positions in the source of these ids."""
         found = self._find(ids)
         return found if self._positions is None else self._positions[found]
+
+
+def _source_of(source: Any) -> Source:
+    """The source for a value that is not a Hugging Face dataset."""
+    if isinstance(source, Tensor):
+        return TensorSource(source)
+    if isinstance(source, np.ndarray):
+        return TextSource(source.tolist()) if source.dtype.kind in "UO" and source.ndim == 1 else ArraySource(source)
+    if isinstance(source, list | tuple):
+        return TextSource(source)
+    if isinstance(source, str | Path):
+        raise ArgumentError(
+            f"for files use Pool.images(folder) or Pool.table(path); {str(source)!r} is a path or text."
+        )
+    if type(source).__module__.startswith("scipy.sparse"):
+        raise ArgumentError(
+            f"a pool of numbers holds dense ones, not a sparse {type(source).__name__}. Make it dense with "
+            "Pool.of(matrix.toarray()), or give what it was computed from, such as the texts, and features=, an (N, D) "
+            "array of fewer columns (scikit-learn's TruncatedSVD)."
+        )
+    frame = isinstance(source, Mapping) or hasattr(source, "iloc")
+    if frame or not hasattr(source, "__getitem__"):
+        raise ArgumentError(
+            "a pool is made of a numpy array, a torch tensor, a list of texts, a map-style torch Dataset or a Hugging "
+            f"Face Dataset (one split), not of {type(source).__name__}. Numbers of a data frame: frame.to_numpy()."
+        )
+    return DatasetSource(source)
 
 
 def _pool(read: Read, features: Any) -> Pool:

@@ -11,7 +11,7 @@ import numpy as np
 from labelwise.errors import ArgumentError, SourceError
 
 if TYPE_CHECKING:
-    from labelwise.pool.sources.parquet_rows import TableFiles
+    from labelwise.pool.sources.table import TableFiles
 
 OnError = Literal["stop", "skip"]
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
-from labelwise.pool.sources.mapped import Mapped, file_of
+from labelwise.pool.sources.arrays import Mapped, file_of
 from labelwise.rng import Key
 from labelwise.selection.memory import Size, block_bytes
 from labelwise.selection.placement import PlacementPolicy, placement_note

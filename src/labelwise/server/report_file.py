@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from labelwise.io.files import write_text
-from labelwise.pool.sources.table import number
+from labelwise.io.tables import number
 from labelwise.project.exchange.entries import ballots, classes_of
 from labelwise.project.project import Project
 from labelwise.project.store import Agreement, Event

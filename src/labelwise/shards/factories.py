@@ -18,7 +18,7 @@ from torch import Tensor
 from labelwise.errors import ModelError
 from labelwise.io.files import sync_file, write_text
 from labelwise.pool import Pool
-from labelwise.pool.sources.mapped import Mapped
+from labelwise.pool.sources.arrays import Mapped
 from labelwise.shards.devices import CPU, from_raw, raw
 from labelwise.shards.placement import Placement, column_file, place_by, settle
 from labelwise.shards.ray.spill import own_folder

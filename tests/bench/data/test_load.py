@@ -14,7 +14,6 @@ import torch
 from labelwise.bench.data.idx import read_idx
 from labelwise.bench.data.load import found, load, names
 from labelwise.errors import ArgumentError, SourceError
-from labelwise.io.encode_table import encode
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -160,13 +159,6 @@ def test_texts(folder):
     fine = {**columns, "fine_label": ["B:x", "A:y", "A:z", "B:x", "C:q", "B:w"]}
     pq.write_table(pa.table(fine), folder / "trec6.parquet")
     assert load("trec6").classes == ("A", "B")
-
-
-def test_encoding_is_learnt_on_train_alone():
-    columns = {"n": [1.0, 3.0, 100.0], "c": ["a", "b", "new"], "k": [5, 5, 9]}
-    rows = encode(columns, (), np.array([0, 1]))
-    assert rows.tolist() == [[-1, 1, 0, 0], [1, 0, 1, 0], [98, 0, 0, 0]]
-    assert rows.dtype == np.float32
 
 
 def test_tables(folder):

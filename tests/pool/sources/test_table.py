@@ -28,9 +28,10 @@ def parquet(tmp_path, columns, name="t.parquet", metadata=None):
     return tmp_path / name
 
 
-@pytest.mark.parametrize("name", ["t.csv", "T.CSV", "t.csv.gz"])
+@pytest.mark.parametrize("name", ["t.csv", "T.CSV", "t.csv.gz", "t.tsv", "t.tsv.gz"])
 def test_csv_numbers(tmp_path, name):
-    pool = Pool.table(csv(tmp_path, "\ufeffa,b,y\r\n1,2.5,x\r\n\r\n-3e2, 4,z\r\n5,6,x", name), label="y")
+    text = "\ufeffa,b,y\r\n1,2.5,x\r\n\r\n-3e2, 4,z\r\n5,6,x"
+    pool = Pool.table(csv(tmp_path, text.replace(",", "\t") if ".tsv" in name else text, name), label="y")
     assert pool.inputs([1, 0]).tolist() == [[-300, 4], [1, 2.5]]
     assert pool.inputs([0]).dtype == torch.float32
     assert (pool.labels.tolist(), pool.classes) == ([0, 1, 0], ("x", "z"))
@@ -144,7 +145,7 @@ def test_damaged_gzip_and_wrong_names(tmp_path):
         Pool.table(path)
     with pytest.raises(SourceError, match="no such file"):
         Pool.table(tmp_path / "gone.csv")
-    with pytest.raises(SourceError, match=r"ends in .csv, .csv.gz or .parquet.*'\.xlsx'"):
+    with pytest.raises(SourceError, match=r"ends in .csv, .tsv \(either may be .gz\) or .parquet.*'\.xlsx'"):
         Pool.table(csv(tmp_path, "a", "t.xlsx"))
     with pytest.raises(SourceError, match="not a Parquet file"):
         Pool.table(csv(tmp_path, "a", "u.parquet"))

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from labelwise.errors import ArgumentError, SourceError
-from labelwise.io.tables import numeric, read_columns
+from labelwise.io.tables import read_table
 from labelwise.project.data.encoders import encoder_of
 from labelwise.project.data.plain_encoders import columns, words
 from labelwise.project.data.source import Images, Rows, Texts, fingerprint, open_data, recognise
@@ -137,15 +137,6 @@ def test_a_table_of_numbers_and_categories(tmp_path: Path) -> None:
     assert missing.tolist() == [0, 1, 0, 0]
 
 
-def test_a_column_of_csv_numbers_with_gaps_is_numeric(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("a,b\n1,x\n?,y\n2.5,z\n")
-    table = read_columns(tmp_path / "t.csv", ["a", "b"])
-    found = numeric(table.columns["a"])
-    assert found is not None
-    assert np.isnan(found[1])
-    assert numeric(table.columns["b"]) is None
-
-
 def test_images_inside_parquet(tmp_path: Path) -> None:
     path = tmp_path / "i.parquet"
     images = [{"bytes": png(i), "path": f"{i}.png"} for i in range(4)] + [{"bytes": b"nonsense", "path": "x.png"}, None]
@@ -166,7 +157,7 @@ def test_images_inside_parquet(tmp_path: Path) -> None:
         ("a.csv", "", {}, "the file is empty"),
         ("a.csv", "x,y\n1,2\n", {}, "--text COLUMN"),
         ("a.csv", "x,y\n1,2\n", {"text": "z"}, "its columns are x, y"),
-        ("a.csv", "x,x\n1,2\n", {"text": "x"}, "more than one column"),
+        ("a.csv", "x,x\n1,2\n", {"text": "x"}, "2 columns are called 'x'"),
         ("a.parquet", "no parquet", {"text": "x"}, "not a Parquet file"),
     ],
 )
@@ -262,7 +253,7 @@ def test_a_table_saved_in_another_way_is_told_how_to_save_it(
 
 def test_a_column_that_is_nearly_numbers_is_pointed_out(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{row},{row % 3}\n" for row in range(9)) + "inf,\n?,x y\n")
-    found = columns(read_columns(tmp_path / "t.csv", ["a", "b"]))
+    found = columns(read_table(tmp_path / "t.csv", ["a", "b"]))
     assert "column a holds 9 numbers, but also 'inf'" in found.better
     (tmp_path / "t.csv").write_text("a\nred\ngreen\n1\n")
-    assert columns(read_columns(tmp_path / "t.csv", ["a"])).better == ""
+    assert columns(read_table(tmp_path / "t.csv", ["a"])).better == ""

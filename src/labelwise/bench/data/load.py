@@ -16,10 +16,11 @@ from labelwise.bench.data.catalogue import Found, Known, found, known, locate, n
 from labelwise.bench.data.idx import read_idx
 from labelwise.bench.data.pixels import PixelSource, decoded, read_sheets
 from labelwise.errors import ArgumentError, SourceError, extra
-from labelwise.io.encode_table import encode, read_columns, read_csv_columns
+from labelwise.io.encode_table import standard_features
+from labelwise.io.tables import Values, numbers, read_table
 from labelwise.pool.pool import Pool
 from labelwise.pool.sources.images import ImageSource
-from labelwise.pool.sources.table import Wanted, read_table
+from labelwise.pool.sources.table import Columns, read_files
 from labelwise.rng import Key
 
 __all__ = ["Data", "Found", "found", "load", "names"]
@@ -149,37 +150,37 @@ def _tiny_imagenet(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
 
 
 def _texts(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
-    columns = read_columns(files[0])
-    labels, split = np.array(columns["label"]), np.array(columns["split"])
+    columns = read_table(files[0]).columns
+    labels, split = _whole(columns["label"]), np.array(columns["split"])
     classes = _CLASS_NAMES[entry.name](columns)
     parts = []
     for part in ("train", "test"):
         rows = cut.some(np.flatnonzero((split == part) & (labels >= 0)), part)
-        texts = [columns["text"][row] for row in rows]
+        texts = [str(columns["text"][row]) for row in rows]
         parts.append(Pool.of(texts, ids=rows, labels=labels[rows], classes=classes))
     noisy = columns.get("noisy_label")
-    return parts[0], parts[1], None if noisy is None else torch.tensor(noisy)[parts[0].ids]
+    return parts[0], parts[1], None if noisy is None else torch.from_numpy(_whole(noisy))[parts[0].ids]
 
 
 def _table(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
-    columns = read_columns(files[0])
-    labels = np.array(columns.pop("RMSD" if entry.name == "protein" else "label"))
+    columns = read_table(files[0]).columns
+    labels = np.asarray(columns.pop("RMSD")) if entry.name == "protein" else _whole(columns.pop("label"))
     split = np.array(columns.pop("split", []))
     if len(split):
         train, test = np.flatnonzero(split == "train"), np.flatnonzero(split == "test")
     else:
         train, test = cut.split(np.arange(len(labels)))
-    rows = encode(columns, ("Wilderness_Area", "Soil_Type"), train)
+    rows = standard_features(columns, ("Wilderness_Area", "Soil_Type"), train)
     return (*_two(rows, labels, _TABLE_CLASSES.get(entry.name), train, test, cut), None)
 
 
 def _parkinsons(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     # The rows of one person are near copies: they are all in the pool or all in the test set.
-    columns = read_csv_columns(files[0])
-    train, test = cut.split(np.array(columns.pop("subject#")).astype(np.int64))
-    labels = np.array(columns.pop("total_UPDRS"))
+    columns = csv_numbers(files[0])
+    train, test = cut.split(columns.pop("subject#").astype(np.int64))
+    labels = columns.pop("total_UPDRS")
     columns.pop("motor_UPDRS")  # the other answer, all but equal to this one
-    return (*_two(encode(columns, (), train), labels, None, train, test, cut), None)
+    return (*_two(standard_features(columns, (), train), labels, None, train, test, cut), None)
 
 
 def _two(
@@ -202,19 +203,36 @@ def _pixels(pixels: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], cu
 
 def _encoded(files: list[Path], cut: _Cut, part: str) -> Pool:
     """Images of Parquet files; only the rows that are kept are decoded."""
-    read = read_table(files, Wanted(image="image", label="label"), 32, torch.float32, "auto", "stop")
+    read = read_files(files, Columns(image="image", label="label"), 32, torch.float32, "auto", "stop")
     assert isinstance(read.source, ImageSource), "the image column was asked for"
     rows = cut.some(read.numbers, part)
     labels = np.array(read.labels)[rows]
     return Pool(PixelSource(decoded(read.source, rows)), ids=rows, labels=labels, classes=read.classes)
 
 
-def _named_by(column: str) -> Callable[[dict[str, list[Any]]], tuple[str, ...]]:
+def csv_numbers(path: Path) -> dict[str, np.ndarray]:
+    """All columns of a CSV file of numbers."""
+    table = read_table(path)
+    columns = {name: numbers(values) for name, values in table.columns.items()}
+    wrong = [name for name, values in columns.items() if values is None or not np.isfinite(values).all()]
+    if wrong or table.faults:
+        found = f"column {wrong[0]!r} holds something else" if wrong else table.faults[0]
+        raise SourceError(f"{path}: numbers alone were expected; {found}.")
+    return {name: values for name, values in columns.items() if values is not None}
+
+
+def _whole(values: Values) -> np.ndarray:
+    """A column of whole numbers; texts stay texts."""
+    return values.astype(np.int64) if isinstance(values, np.ndarray) else np.array(values)
+
+
+def _named_by(column: str) -> Callable[[dict[str, Values]], tuple[str, ...]]:
     """Class names from a column that says in words what `label` says in numbers."""
 
-    def names_of(columns: dict[str, list[Any]]) -> tuple[str, ...]:
+    def names_of(columns: dict[str, Values]) -> tuple[str, ...]:
         # A finer label ("DESC:manner") begins with the name of its class.
-        pairs = {(label, name.split(":")[0]) for label, name in zip(columns["label"], columns[column]) if label >= 0}
+        labels = _whole(columns["label"]).tolist()
+        pairs = {(label, str(name).split(":")[0]) for label, name in zip(labels, columns[column]) if label >= 0}
         return tuple(name for _, name in sorted(pairs))
 
     return names_of
@@ -225,7 +243,7 @@ def _present(labels: Tensor | None) -> Tensor:
     return labels
 
 
-_CLASS_NAMES: dict[str, Callable[[dict[str, list[Any]]], tuple[str, ...]]] = {
+_CLASS_NAMES: dict[str, Callable[[dict[str, Values]], tuple[str, ...]]] = {
     "ag-news": lambda columns: ("World", "Sports", "Business", "Sci/Tech"),
     "banking77": _named_by("category"),
     "clinc150": _named_by("intent"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from labelwise.errors import ArgumentError, SourceError
 from labelwise.pool.source import content
 from labelwise.pool.sources.images import Size, checked_size, decode, shaped
-from labelwise.pool.sources.table import Wanted
+from labelwise.pool.sources.table import Columns
 
 _LABELS = ("label", "labels")
 
@@ -28,7 +28,7 @@ class HuggingSource:
 
     kind = "hugging"
 
-    def __init__(self, dataset: Any, wanted: Wanted, size: Size, dtype: torch.dtype):
+    def __init__(self, dataset: Any, wanted: Columns, size: Size, dtype: torch.dtype):
         if isinstance(dataset.column_names, dict):
             splits = ", ".join(dataset.column_names)
             raise ArgumentError(f"a pool is one split of a DatasetDict; choose one of {splits}, such as data['train'].")
@@ -38,7 +38,7 @@ class HuggingSource:
             )
         self.wanted = _completed(dataset, wanted)
         self.dataset = dataset
-        self.rows = _only(dataset, Wanted(self.wanted.text, self.wanted.image, self.wanted.columns).names())
+        self.rows = _only(dataset, Columns(self.wanted.text, self.wanted.image, self.wanted.columns).names())
         self.height, self.width = checked_size(size)
         self.dtype = dtype
 
@@ -102,7 +102,7 @@ class HuggingSource:
         return torch.from_numpy(batch).div_(255)
 
 
-def _completed(dataset: Any, wanted: Wanted) -> Wanted:
+def _completed(dataset: Any, wanted: Columns) -> Columns:
     """Check the columns named; where none makes the row take the image column, else the text, else the numbers."""
     names, features = list(dataset.column_names), dict(dataset.features or {})
     for name in wanted.names():
@@ -110,16 +110,16 @@ def _completed(dataset: Any, wanted: Wanted) -> Wanted:
             raise SourceError(f"there is no column {name!r} in the dataset; its columns are {', '.join(names)}.")
     label = wanted.label or next((name for name in _LABELS if name in names), None)
     if any(way is not None for way in (wanted.text, wanted.image, wanted.columns)):
-        return Wanted(wanted.text, wanted.image, wanted.columns, label)
+        return Columns(wanted.text, wanted.image, wanted.columns, label)
     rest = [name for name in names if name != label]
     images = [name for name in rest if type(features.get(name)).__name__ == "Image"]
     texts = [name for name in rest if getattr(features.get(name), "dtype", None) in ("string", "large_string")]
     if len(images) == 1:
-        return Wanted(image=images[0], label=label)
+        return Columns(image=images[0], label=label)
     if "text" in texts or len(texts) == 1:
-        return Wanted(text="text" if "text" in texts else texts[0], label=label)
+        return Columns(text="text" if "text" in texts else texts[0], label=label)
     if rest and not texts and not images:
-        return Wanted(columns=tuple(rest), label=label)
+        return Columns(columns=tuple(rest), label=label)
     raise SourceError(
         f"which column makes a row? The dataset has {', '.join(names)}; use Pool.hugging(dataset, text=...), "
         "image=... or columns=[...]."

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SourceError, StoreError
+from labelwise.io.encode_table import block_scale
 from labelwise.io.files import write_bytes, write_text
 from labelwise.pool import Pool
 from labelwise.pool.source import content
@@ -29,7 +30,6 @@ from labelwise.project.data.source import Data
 
 Say = Callable[[str, int, int], None]  # what is going on, how many rows are done, of how many (0, 0: no count)
 _KEEP = 2.0  # seconds of work that a kill may cost
-_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def compute(folder: Path, data: Data, encoder: Encoder, fingerprint: str, say: S
         say("scaling the features", 0, 0)
         good = np.setdiff1d(np.arange(len(data)), np.searchsorted(data.ids, [row for row, _ in about.broken]))
         _save(folder / "ids.npy", data.ids)
-        _save(folder / "scale.npy", _scale(_mapped(folder), good, about.blocks))
+        _save(folder / "scale.npy", block_scale(_mapped(folder), good, about.blocks))
     return about
 
 
@@ -169,26 +169,6 @@ def _checked(encoder: Encoder, rows: list[Any]) -> np.ndarray:
             f"not finite; ({len(rows)}, {encoder.width}) finite ones were expected"
         )
     return found
-
-
-def _scale(features_ND: np.ndarray, good: np.ndarray, blocks: tuple[int, ...]) -> np.ndarray:
-    """(2, D): what is taken off each column, and what it is divided by."""
-    total_D = np.zeros(features_ND.shape[1])
-    square_D = np.zeros(features_ND.shape[1])
-    for at in np.array_split(good, max(1, len(good) // _BLOCK)):
-        total_D += features_ND[at].astype(np.float64).sum(0)
-    mean_D = total_D / len(good)
-    for at in np.array_split(good, max(1, len(good) // _BLOCK)):
-        square_D += ((features_ND[at].astype(np.float64) - mean_D) ** 2).sum(0)
-    variance_D = square_D / len(good)
-    scale_D, start, used = np.ones_like(mean_D), 0, 0
-    for width in blocks:
-        spread = float(np.sqrt(variance_D[start : start + width].sum()))
-        if spread > 1e-6:
-            scale_D[start : start + width] = spread
-            used += 1
-        start += width
-    return np.stack([mean_D, scale_D * np.sqrt(max(used, 1))]).astype(np.float32)
 
 
 def _mapped(folder: Path, mode: Literal["r", "r+"] = "r") -> np.memmap:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from labelwise.errors import SourceError, extra
-from labelwise.io.tables import MISSING, Table, numeric
-from labelwise.pool.sources.table import number
+from labelwise.io.encode_table import fit_table, mixed_column
+from labelwise.io.tables import Table
 from labelwise.project.data.encoders import PRETRAINED
 from labelwise.rng import Key
 
 _THUMB, _CELLS, _TURNS, _BINS = 16, 4, 8, 8
 _HASHED, _USED, _LATENT = 1 << 18, 30_000, 200  # hashed words, the commonest of them, columns of the result
 _READ = 20_000  # texts the result is learnt from
-_CATEGORIES = 50  # of one column; rarer ones share one feature
-_STEPS = 8  # pieces a numeric column is cut into
 
 
 class Pixels:
@@ -143,55 +139,7 @@ class Columns:
 
 
 def columns(table: Table) -> Columns:
-    """An encoder of the columns of a table. A column that is the same everywhere gives no feature."""
-    groups: list[list[np.ndarray]] = []
-    mixed = ""
-    for name, values in table.columns.items():
-        numbers = numeric(values)
-        mixed = mixed or ("" if numbers is not None else _mixed(name, [str(value) for value in values]))
-        groups.append(_categories([str(value) for value in values]) if numbers is None else _numbers(numbers))
-    groups = [group for group in groups if group]
-    if not groups:
-        raise SourceError(f"the columns {', '.join(table.columns)} hold the same in every row; nothing can be learnt.")
-    x_NW = np.stack([part for group in groups for part in group], axis=1).astype(np.float32)
-    return Columns(x_NW, x_NW.shape[1], tuple(len(group) for group in groups), better=mixed)
-
-
-def _mixed(name: str, values: list[str]) -> str:
-    """A word on a column that would be numbers but for a few texts; one odd value makes all of them categories."""
-    tidy = [value.strip() for value in values if value.strip().lower() not in MISSING]
-    odd = [value for value in tidy if number(value) is None]
-    if 2 * len(odd) >= len(tidy):
-        return ""
-    return (
-        f"column {name} holds {len(tidy) - len(odd)} numbers, but also {odd[0]!r:.40}: its values were taken for "
-        "categories. Mend or empty those to have numbers"
-    )
-
-
-def _numbers(values: np.ndarray) -> list[np.ndarray]:
-    """The number itself, how far it is into each of its eighths (so that a linear model can bend), and gaps."""
-    there = np.isfinite(values)
-    if not there.any():
-        return []
-    cut = np.quantile(values[there], np.linspace(0, 1, _STEPS + 1))
-    filled = np.where(there, values, np.median(values[there]))
-    low, high = np.quantile(values[there], [0.001, 0.999])
-    parts = [(np.clip(filled, low, high) - low) / (high - low)] if high > low else []
-    pairs = [(a, b) for a, b in pairwise(cut.tolist()) if b > a]
-    if len(pairs) > 2:
-        parts += [np.clip((filled - a) / (b - a), 0, 1) for a, b in pairs]
-    if not there.all():
-        parts.append((~there).astype(np.float64))
-    return parts
-
-
-def _categories(values: list[str]) -> list[np.ndarray]:
-    tidy = ["" if value.strip().lower() in MISSING else value.strip() for value in values]
-    count = Counter(tidy)
-    common = [value for value, _ in sorted(count.items(), key=lambda item: (-item[1], item[0]))[:_CATEGORIES]]
-    if len(common) < 2:
-        return []
-    place = {value: at for at, value in enumerate(common)}
-    code = np.array([place.get(value, len(common)) for value in tidy])
-    return [(code == at).astype(np.float64) for at in range(len(common) + (len(count) > len(common)))]
+    """An encoder of the columns of a table, learnt from all its rows."""
+    encoder = fit_table(table)
+    mixed = next(filter(None, (mixed_column(name, values) for name, values in table.columns.items())), "")
+    return Columns(encoder.encode(table), encoder.width, encoder.blocks, better=mixed)

@@ -15,11 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError
-from labelwise.io.tables import Table, check_separator, column_names, is_parquet, is_table, read_columns
+from labelwise.io.tables import (
+    ENDINGS,
+    Table,
+    check_columns,
+    column_names,
+    is_parquet,
+    is_table,
+    read_table,
+    separator_hint,
+)
 from labelwise.pool.source import Faults
 from labelwise.pool.sources.images import SUFFIXES, decode, image_names
-from labelwise.pool.sources.parquet_file import read_parquet
-from labelwise.pool.sources.table import Wanted
+from labelwise.pool.sources.table import Columns, read_parquet
 from labelwise.project.settings import Kind, Settings
 
 _PIECE = 1 << 20  # bytes; a file of more than _PIECES such pieces is sampled for its fingerprint
@@ -157,15 +165,13 @@ def recognise(path: Path, text: str | None = None, features: Sequence[str] = ())
         return Recognised("image")
     if not is_table(path):
         raise SourceError(
-            f"{path}: a folder of images, or a table ending in .csv, .tsv (either may be .gz) or .parquet was "
-            f"expected; this name ends in {path.suffix!r}."
+            f"{path}: a folder of images, or a table ending in {ENDINGS} was expected; this name ends in "
+            f"{path.suffix!r}."
         )
     names = column_names(path)
-    if text not in names:
-        check_separator(path, names)
-    for name in (*features, *([text] if text else [])):
-        if name not in names:
-            raise SourceError(f"{path}: there is no column {name!r}; its columns are {', '.join(names)}.")
+    if text not in names and len(names) == 1 and (hint := separator_hint(path, names)):
+        raise SourceError(f"{path}:{hint}")
+    check_columns(path, (*features, *([text] if text else [])), names)
     if text is not None:
         return Recognised("text", text=text)
     if features:
@@ -176,7 +182,7 @@ def recognise(path: Path, text: str | None = None, features: Sequence[str] = ())
 def _guessed(path: Path, names: list[str]) -> Recognised:
     """The kind of a table of which nothing was said: only what cannot be meant otherwise is taken."""
     if is_parquet(path):
-        from labelwise.pool.sources.parquet_file import image_columns
+        from labelwise.pool.sources.table import image_columns
 
         images = image_columns(path)
         if len(images) == 1:
@@ -200,7 +206,7 @@ def open_data(settings: Settings, folder: Path, known: tuple[np.ndarray, list[st
         return _packed(path, str(settings.image))
     if settings.kind == "text":
         return _texts(path, str(settings.text))
-    table = read_columns(path, settings.columns)
+    table = read_table(path, settings.columns)
     return Rows(table.ids, table.places, table, table.faults)
 
 
@@ -256,12 +262,12 @@ def _unusable(root: Path, name: str) -> str | None:
 
 def _packed(path: Path, column: str) -> Images:
     faults = Faults("skip")
-    part = read_parquet(path, Wanted(image=column), faults)
+    part = read_parquet(path, Columns(image=column), faults)
     return Images(part.numbers, part.where, None, list(part.values), tuple(faults.notes))
 
 
 def _texts(path: Path, column: str) -> Texts:
-    table = read_columns(path, [column])
+    table = read_table(path, [column])
     values = table.columns[column]
     texts = [_shown(value) for value in values] if isinstance(values, np.ndarray) else values
     kept = [place for place, text in enumerate(texts) if text.strip()]

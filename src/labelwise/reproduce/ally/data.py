@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from labelwise.bench.data.catalogue import known, locate
-from labelwise.bench.data.load import Data
-from labelwise.io.encode_table import read_csv_columns
+from labelwise.bench.data.load import Data, csv_numbers
 from labelwise.pool import Pool
 from labelwise.rng import Key
 
@@ -90,7 +89,7 @@ def _persons(data: Data) -> np.ndarray:
     """Whose each row of the pool is; each row its own person's where that is not known."""
     if data.name != "parkinsons":
         return np.arange(len(data.pool))
-    columns = read_csv_columns(locate(known(data.name))[0])
+    columns = csv_numbers(locate(known(data.name))[0])
     return columns["subject#"].astype(np.int64)[data.pool.ids.numpy()]
 
 
