@@ -30,7 +30,7 @@ from torch import Tensor
 
 import labelwise as lw
 from called import called
-from labelwise.bench.models.convnets import vgg16
+from labelwise.bench.models.networks import vgg16
 from labelwise.shards import Shard
 from labelwise.signals.model.forward import ModelReader
 from labelwise.signals.rows import Rows

@@ -35,7 +35,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.p
 
 def network(name: str) -> nn.Module:
     """A network in eval mode."""
-    make: Any = getattr(importlib.import_module("labelwise.bench.models.convnets"), name)
+    make: Any = getattr(importlib.import_module("labelwise.bench.models.networks"), name)
     torch.manual_seed(0)
     model: nn.Module = make()()
     return model.eval()

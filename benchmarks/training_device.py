@@ -23,8 +23,8 @@ import torch
 
 import labelwise as lw
 from called import called
-from labelwise.bench.models import convnets
-from labelwise.bench.suite.determinism import repeatable
+from labelwise.bench.models.networks import NETWORKS as FACTORIES
+from labelwise.bench.suite.cell import repeatable
 from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.train.torch.step import Step
@@ -56,14 +56,14 @@ def rate(name: str, precision: str, captured: bool, device: str, batches: int = 
     y = torch.randint(10, (n,), generator=chance)
     autocast, last = PRECISIONS[precision]
     form = torch.channels_last if last else torch.contiguous_format
-    pool, make = Pool.of(x.to(device, memory_format=form)), getattr(convnets, name)(outputs=10)
+    pool, make = Pool.of(x.to(device, memory_format=form)), FACTORIES[name](outputs=10)
     able = Step._can_be_captured
     if not captured:
         Step._can_be_captured = lambda self: False  # type: ignore[method-assign]
 
     def seconds(epochs: int) -> float:
         learner = lw.TorchLearner(
-            lambda: make().to(device, memory_format=form),
+            lambda: make().to(device, memory_format=form),  # type: ignore[call-overload]
             epochs=epochs,
             batch=batch,
             optimiser="sgd",

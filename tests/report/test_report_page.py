@@ -20,9 +20,10 @@ from labelwise.io.files import write_text
 from labelwise.report import figures
 from labelwise.report.figures import png, spread_out, svg
 from labelwise.report.page import page_html
-from labelwise.report.tables import cells, csv_text, header, markdown, summarise
+from labelwise.report.tables import cells, csv_text, header, markdown
 from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record
+from labelwise.stats.summary import summarise
 
 NASTY = "<script>alert(1)</script>|$x_1$"
 ARGUMENTS = {"title": "Digits & <b>", "command": "labelwise demo <em> && b", "protocol": {"Data": "<i>digits</i>"}}

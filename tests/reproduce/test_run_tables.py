@@ -18,12 +18,12 @@ from labelwise.cli import app
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.pool import Pool
 from labelwise.reproduce import run_tables, tables, verdicts
-from labelwise.reproduce import sheets as paper_sheets
+from labelwise.reproduce import times as paper_times
 from labelwise.reproduce.registry import Setting, named, reproduce, reproductions
 from labelwise.reproduce.run_tables import TABLES, claims_of, paper_rows
 from labelwise.reproduce.sabal.timing import EXPLICIT
-from labelwise.reproduce.sheets import chosen, seconds_of
 from labelwise.reproduce.tables import sized, suite_of, valid_rows
+from labelwise.reproduce.times import chosen, seconds_of
 from labelwise.reproduce.verdicts import Stat
 from labelwise.rng import Key
 from labelwise.stats.record import from_json
@@ -264,7 +264,7 @@ def test_rows_that_were_run_before_stay_on_the_page(tmp_path, monkeypatch):
     assert "`the first command`\n`the second command`" in (tmp_path / "README.md").read_text()
     # Again from what is beside the page alone, where the data are not there either.
     shutil.rmtree(tmp_path / "work")
-    monkeypatch.setattr(paper_sheets, "sized", _no_data)
+    monkeypatch.setattr(paper_times, "sized", _no_data)
     again = reproduce("sabal/table2", Setting("smoke", page=True), tmp_path, "a third command")
     assert again.numbers["ours"] == both.numbers["ours"]
     line = "The page was made again from the records by `a third command`.\n\n"
@@ -328,7 +328,7 @@ KEPT = [path for path in KEPT if path.name.removesuffix(".jsonl.gz").replace("-"
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_kept_pages_follow_from_what_is_kept_beside_them(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(paper_sheets, "sized", _no_data)
+    monkeypatch.setattr(paper_times, "sized", _no_data)
     stem = path.name.removesuffix(".jsonl.gz")
     for name in (path.name, f"{stem}.json"):
         shutil.copy(path.parent / name, tmp_path)

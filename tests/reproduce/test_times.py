@@ -11,8 +11,7 @@ from labelwise.reproduce import registry
 from labelwise.reproduce import times as paper_times
 from labelwise.reproduce.registry import Setting, named, shown_time
 from labelwise.reproduce.run_tables import TABLES
-from labelwise.reproduce.sheets import seconds_of
-from labelwise.reproduce.times import FILE, measured, timed
+from labelwise.reproduce.times import FILE, measured, seconds_of, timed
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 BY_NAME = {table.name: table for table in TABLES}

@@ -7,8 +7,7 @@ import pytest
 from labelwise.reproduce import verdicts
 from labelwise.reproduce.ally.claims import among_two, areas, baselines, clusters, labels_to_97, tightness
 from labelwise.reproduce.dynamical.figures import _agreement, _highest
-from labelwise.reproduce.records import doubt_of
-from labelwise.reproduce.text import fewer_seeds, sizes
+from labelwise.reproduce.records import doubt_of, fewer_seeds, sizes
 from labelwise.reproduce.verdicts import Doubt, Stat
 from labelwise.stats.record import Record
 
@@ -188,7 +187,7 @@ def test_agreement_beyond_chance():
 
 
 def test_a_page_counts_the_seeds_that_it_shows(monkeypatch):
-    monkeypatch.setattr("labelwise.reproduce.text.pool_rows", lambda sheet: 100)
+    monkeypatch.setattr("labelwise.reproduce.records.pool_rows", lambda sheet: 100)
     one = ran({"IHT": [[1]]})
     model = SimpleNamespace(kind="lenet5", parameters={})
     one.sheet.__dict__.update(data="mnist", valid=False, start=4, rounds=1, k=1, model=model)

@@ -11,10 +11,11 @@ from torch import nn
 import labelwise as lw
 from labelwise.errors import ArgumentError, LabelError, ModelError, NeedError
 from labelwise.pool import Pool
-from labelwise.report.tables import markdown, summarise
+from labelwise.report.tables import markdown
 from labelwise.rng import Key
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Prediction, Probs
+from labelwise.stats.summary import summarise
 from labelwise.train import SklearnLearner, TorchLearner, evaluate, learner_of
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import labelwise as lw
 from labelwise.selection import Selection
-from labelwise.session.pending import Asked
+from labelwise.session.pending import PendingBatch
 from labelwise.stats.estimate import Interval, _student, factor_of, pool_mean, unlikely
 
 RNG = np.random.default_rng(0)
@@ -191,6 +191,6 @@ def test_too_few_labels_or_filled_batches_give_none():
     plain = Selection(np.arange(20), np.ones(20), np.ones(20), {"filled": 3})
     whole = Selection(plain.ids, plain.weights, plain.scores)
     for picks, model, law in ((plain, True, ""), (whole, False, ""), (whole, True, "replaced")):
-        assert Asked.of(lw.strategies.Leverage(), picks, 1, 40, 100, model).law == law
-    assert Asked.of(lw.strategies.Random(), whole, 1, 40, 100, True).law == "once"
-    assert Asked.of(lw.strategies.Margin(), whole, 1, 40, 100, True).law == ""
+        assert PendingBatch.of(lw.strategies.Leverage(), picks, 1, 40, 100, model).estimator == law
+    assert PendingBatch.of(lw.strategies.Random(), whole, 1, 40, 100, True).estimator == "once"
+    assert PendingBatch.of(lw.strategies.Margin(), whole, 1, 40, 100, True).estimator == ""

@@ -185,12 +185,12 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(rate):
     level = np.array([min(curve.max() for curve in truths)])
     truth = 1 - crossing(COUNTS, truths[0][None], level)[0] / crossing(COUNTS, truths[1][None], level)[0]
     rng = np.random.default_rng(0)
-    held, better = 0, 0
+    covered, better = 0, 0
     for trial in range(200):
         shared_S1 = rng.normal(0, 0.015, (5, 1))
         one, two = (lines(n, noisy(rng, r, shared_S1), COUNTS) for n, r in (("a", rate), ("random", 60.0)))
         saved = labels_saved(one, two, key=Key(trial), draws=500)
-        held += saved.low <= truth <= saved.high
+        covered += saved.low <= truth <= saved.high
         better += saved.above_zero
-    assert held >= 180
+    assert covered >= 180
     assert better <= 10 if rate == 60.0 else better >= 190

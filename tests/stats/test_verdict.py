@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from labelwise.io.text import many, markdown_table
-from labelwise.report.tables import summarise
 from labelwise.stats.curves import Curves
 from labelwise.stats.metric import metric_named
 from labelwise.stats.paired import Paired, least_p, seeds_needed
 from labelwise.stats.record import Record
 from labelwise.stats.savings import Saved
+from labelwise.stats.summary import summarise
 from labelwise.stats.verdict import LEVEL, Verdict, sentence, verdicts
 
 

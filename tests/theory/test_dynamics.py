@@ -8,7 +8,7 @@ from test_ghost_models import Twice
 from test_ghost_rules import inputs, wide
 from torch import nn
 
-from labelwise.bench.models.convnets import pooled_cnn
+from labelwise.bench.models.networks import pooled_cnn
 from labelwise.errors import RowError
 from labelwise.strategies.dynamical.reference import dynamics_by_kernels, jacobian, row_gradients
 from labelwise.theory import ntk

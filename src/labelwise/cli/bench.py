@@ -69,10 +69,9 @@ def run(
 
     from labelwise.bench.data.catalogue import check_found
     from labelwise.bench.data.features import check_encoder
-    from labelwise.bench.data.row_counts import check_labels
     from labelwise.bench.suite.cell import CACHE
     from labelwise.bench.suite.display import shown
-    from labelwise.bench.suite.runner import changed_environment, run_suite
+    from labelwise.bench.suite.runner import changed_environment, check_labels, run_suite
     from labelwise.bench.suite.suite import read_suite
     from labelwise.errors import ArgumentError
     from labelwise.io.sizes import parse_size

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from labelwise.bench.suite.compare import Comparison
-    from labelwise.report.tables import Table
     from labelwise.stats.record import Record
+    from labelwise.stats.summary import Table
 
 ENOUGH = "[dim]As many as a verdict takes: 6 for one strategy beside random, 7 for two or three, ...[/]"
 BARS = " ▁▂▃▄▅▆▇█"
@@ -144,7 +144,7 @@ def finish(plan: Comparison, records: list[Record], out: Path, console: Console,
     """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
     from rich.markup import escape
 
-    from labelwise.report.tables import summarise
+    from labelwise.stats.summary import summarise
 
     if stopped:
         records = _of_whole_seeds(plan, records, out, console, about)
@@ -191,9 +191,10 @@ def _write(records: list[Record], table: Table, out: Path, about: About) -> None
     from labelwise.io.files import write_bytes, write_text
     from labelwise.report.figures import png
     from labelwise.report.page import page_html
-    from labelwise.report.tables import csv_text, markdown, summarise
+    from labelwise.report.tables import csv_text, markdown
     from labelwise.stats.curves import learning_curves
     from labelwise.stats.record import write
+    from labelwise.stats.summary import summarise
 
     write(out / "records.jsonl", records)
     command = "labelwise " + shlex.join(sys.argv[1:])

@@ -20,8 +20,8 @@ def replay(
     import torch
     from rich.console import Console
 
+    from labelwise.bench.suite.cell import check_curves
     from labelwise.bench.suite.compare import Trial, compare_kept, kept_in
-    from labelwise.bench.suite.memory_check import check_curves
     from labelwise.bench.suite.replay import ONLY, replay_of
     from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError

@@ -70,8 +70,8 @@ def simulate(
     from rich.console import Console
 
     from labelwise.bench.data.own_table import read_own
+    from labelwise.bench.suite.cell import check_curves
     from labelwise.bench.suite.compare import Comparison, Trial, compare_kept, kept_in
-    from labelwise.bench.suite.memory_check import check_curves
     from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
 
@@ -180,13 +180,13 @@ def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Recor
     """Say so where no model learnt anything: labels saved on the way to nothing are worth nothing."""
     import numpy as np
 
-    from labelwise.stats.baseline import nothing_learnt
+    from labelwise.stats.summary import no_learning_warning
 
     last = [record for record in records if record.round == plan.n]
     if not last:
         return
     if own.task == "regress":
-        said = nothing_learnt(last)
+        said = no_learning_warning(last)
     else:
         common = float(np.bincount(own.answers).max() / len(own.answers))
         best = max(float(np.mean([r.metrics["accuracy"] for r in last if r.strategy == s])) for s in _of(last))

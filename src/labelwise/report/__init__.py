@@ -6,7 +6,7 @@ The figure and the page need matplotlib (extra "bench"), which is imported when 
 from labelwise.io.files import write_text
 from labelwise.report.figures import png, svg
 from labelwise.report.page import page_html
-from labelwise.report.tables import Row, Stat, Table, cells, csv_text, header, markdown, summarise
+from labelwise.report.tables import cells, csv_text, header, markdown
 from labelwise.stats.curves import (
     Band,
     Curves,
@@ -21,6 +21,7 @@ from labelwise.stats.curves import (
 from labelwise.stats.metric import Metric, metric_named
 from labelwise.stats.record import Record, append, from_json, read_records, write
 from labelwise.stats.savings import Saved, labels_saved
+from labelwise.stats.summary import Row, Stat, Table, summarise
 from labelwise.stats.verdict import Verdict, sentence, verdicts
 
 __all__ = [

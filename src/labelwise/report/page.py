@@ -12,13 +12,13 @@ from html import escape
 from labelwise.errors import ArgumentError
 from labelwise.report import figures
 from labelwise.report.html import box, document, pairs, text
-from labelwise.report.tables import Row, Table, cells, header, memory_note, summarise
+from labelwise.report.tables import cells, header, memory_note
 from labelwise.rng import Key
-from labelwise.stats.baseline import nothing_learnt
 from labelwise.stats.curves import SPREADS, Curves, Spread, band, learning_curves
 from labelwise.stats.metric import Metric
 from labelwise.stats.record import Record
 from labelwise.stats.savings import MIN_SEEDS, Level, Saved
+from labelwise.stats.summary import Row, Table, no_learning_warning, summarise
 from labelwise.stats.verdict import Verdict
 
 
@@ -55,7 +55,7 @@ def page_html(
         spread=spread,
         key=key,
     )
-    nothing = nothing_learnt(records)
+    nothing = no_learning_warning(records)
     parts = [
         f'<p class="over">{escape(title)}</p>',
         f"<h1>{text(headline(numbers))}</h1>",

@@ -14,12 +14,11 @@ from labelwise.bench.suite.suite import Suite, slug
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.reproduce.dynamical import tables as dynamical_tables
 from labelwise.reproduce.plots import curve_panels, lines
-from labelwise.reproduce.records import Ran, about, before, doubt_of, joined, ran_of, unequal
+from labelwise.reproduce.records import Ran, about, before, doubt_of, fewer_seeds, joined, ran_of, sizes, spent, unequal
 from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of
 from labelwise.reproduce.sabal import tables as sabal_tables
-from labelwise.reproduce.sheets import chosen, seconds_of
 from labelwise.reproduce.tables import PaperTable, Sheet, suite_of
-from labelwise.reproduce.text import fewer_seeds, sizes, spent
+from labelwise.reproduce.times import chosen, seconds_of
 from labelwise.reproduce.verdicts import (
     Claim,
     Rows,

@@ -187,8 +187,8 @@ def _check_note(value: Any, name: str) -> None:
         _expect(known, name, "a value JSON can hold (text, number, true, false, null, list, object)", value)
 
 
-def _expect(held: bool, name: str, expected: str, found: Any) -> None:
-    if not held:
+def _expect(is_fine: bool, name: str, expected: str, found: Any) -> None:
+    if not is_fine:
         raise StoreError(f"The field {name} of a record: expected {expected}, found {_short(found)}.")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.bench.data.idx import read_idx
+from labelwise.bench.data.files import read_idx
 from labelwise.bench.data.load import found, load, names
 from labelwise.errors import ArgumentError, SourceError
 

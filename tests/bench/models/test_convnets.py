@@ -4,8 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from labelwise.bench.models.convnets import bayesian_resnet18, lenet5, pooled_cnn, resnet18, tutorial_cnn, vgg11, vgg16
-from labelwise.bench.models.networks import mlp
+from labelwise.bench.models.networks import (
+    bayesian_resnet18,
+    lenet5,
+    mlp,
+    pooled_cnn,
+    resnet18,
+    tutorial_cnn,
+    vgg11,
+    vgg16,
+)
 from labelwise.rng import Key
 from labelwise.train.torch.initialise import redrawn
 

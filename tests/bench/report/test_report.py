@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from labelwise.bench.report.load_runs import Source, joined, records_of
+from labelwise.bench.report.pages import reach_table, standings_table
 from labelwise.bench.report.report import gather, levels_of, report
-from labelwise.bench.report.tables import reach, standings
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.text import markdown_table
 from labelwise.report.figures import banded
 from labelwise.report.tables import saved_text
-from labelwise.reproduce.curve_checkpoint import Kept
+from labelwise.reproduce.curves import Kept
 from labelwise.stats.record import Record, append
 from labelwise.stats.savings import labels_saved
 
@@ -166,7 +166,7 @@ def test_ranks_of_each_metric_are_apart_and_an_oracle_is_not_ranked(run):
         for r in found
         if r.strategy == "margin" and "accuracy" in r.metrics
     ]
-    by_metric = {one.metric: one for one in gather(found).overall}
+    by_metric = {one.metric: one for one in gather(found).groups}
     assert set(by_metric) == {"accuracy", "rmse"}
     assert by_metric["accuracy"].ranks.experiments == 2
     assert by_metric["accuracy"].ranks.names[0] == "margin"
@@ -183,7 +183,7 @@ def test_the_oracle_is_outside_the_correction_and_not_judged(run):
     ]
     (plain,) = (one for one in gather(found).experiments if one.name == "one/mlp")
     (beside,) = (one for one in gather(found + more).experiments if one.name == "one/mlp")
-    assert beside.against == plain.against
+    assert beside.verdicts == plain.verdicts
     assert beside.table.rows[-1].verdict == "no contender: it looks at the test rows"
 
 
@@ -203,7 +203,7 @@ def test_an_unfinished_run_says_so_at_the_top_and_compares_finished_runs_only(ru
     )
     assert "- one/mlp: 23 of 32 runs finished; missing: worse (none), margin (seed 7).\n" in text
     assert all("worse" not in one.curves for one in found.experiments)
-    assert all(set(group.ranks.names) == {"random", "coin"} for group in found.overall)
+    assert all(set(group.ranks.names) == {"random", "coin"} for group in found.groups)
     assert "Without a rank: margin (seeds missing on one/mlp, three/mlp)." in text
     assert "Seeds that are there, of 8: margin 7." in text
 
@@ -290,8 +290,8 @@ def test_the_same_seeds_in_two_folders_are_refused_by_name(tmp_path):
 
 
 def test_the_median_of_two_experiments_is_their_middle(run):
-    (group,) = (one for one in gather(records_of(run)).overall if one.metric == "accuracy")
-    titles, rows = standings(group)
+    (group,) = (one for one in gather(records_of(run)).groups if one.metric == "accuracy")
+    titles, rows = standings_table(group)
     shares = [row.saved.share for one in group.experiments for row in one.table.rows if row.strategy == "margin"]
     (margin,) = (row for row in rows if row[0] == "margin")
     assert len(shares) == 2
@@ -343,7 +343,7 @@ def test_tables_hold_whatever_a_strategy_is_called_and_are_best_first(tmp_path):
             assert "a|b" not in line.replace("a\\|b", "")
     bars = {
         line.replace("\\|", "").count("|")
-        for line in markdown_table(*standings(gather(one.records).overall[0])).split("\n")
+        for line in markdown_table(*standings_table(gather(one.records).groups[0])).split("\n")
     }
     assert len(bars) == 1
 
@@ -363,13 +363,13 @@ def test_without_random_and_with_one_seed(tmp_path):
 def test_labels_to_reach_a_level_that_was_asked_for(run, tmp_path):
     found = report([run], tmp_path / "out", levels=levels_of(["0.7", "0.3", "0.99", "rmse=1.3"]))
     (one,) = (each for each in found.experiments if each.name == "one/mlp")
-    titles, rows = reach(one, 0.7)
+    titles, rows = reach_table(one, 0.7)
     by_name = {row[0]: dict(zip(titles, row)) for row in rows}
     assert float(by_name["margin"]["labels"]) < float(by_name["random"]["labels"])
     saved = labels_saved(one.curves["margin"], one.curves["random"], level=0.7)
     assert by_name["margin"]["labels saved"] == saved_text(saved)
-    assert {row[1] for row in reach(one, 0.3)[1]} == {"20"}  # with the first labels
-    assert {row[1] for row in reach(one, 0.99)[1]} == {"not with 50"}
+    assert {row[1] for row in reach_table(one, 0.3)[1]} == {"20"}  # with the first labels
+    assert {row[1] for row in reach_table(one, 0.99)[1]} == {"not with 50"}
     text = (tmp_path / "out" / "report.md").read_text()
     assert text.count("Labels to reach test accuracy 70.0 %:") == 2
     assert text.count("Labels to reach test RMSE 1.300:") == 1

@@ -23,13 +23,12 @@ from typer.testing import CliRunner
 from labelwise.bench.data.corruptions import CASES, Hard, hardened
 from labelwise.bench.data.features import check_encoder, key_of, prepared
 from labelwise.bench.data.load import load
-from labelwise.bench.data.row_counts import most_rows
 from labelwise.bench.suite.cell import _search, comparable, curve_of, run_cell
 from labelwise.bench.suite.checkpoint import differences
 from labelwise.bench.suite.curve import first_batch
 from labelwise.bench.suite.display import picture
 from labelwise.bench.suite.oracle_curve import ADVICE
-from labelwise.bench.suite.runner import Progress, read_run, run_suite
+from labelwise.bench.suite.runner import Progress, most_rows, read_run, run_suite
 from labelwise.bench.suite.suite import read_suite
 from labelwise.bench.suite.workers import Event
 from labelwise.cli import app

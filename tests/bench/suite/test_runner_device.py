@@ -6,8 +6,7 @@ import pytest
 import torch
 import yaml
 
-from labelwise.bench.suite.cell import comparable, curve_of, run_cell
-from labelwise.bench.suite.determinism import repeatable
+from labelwise.bench.suite.cell import comparable, curve_of, repeatable, run_cell
 from labelwise.bench.suite.suite import read_suite
 
 pytest.importorskip("sklearn")

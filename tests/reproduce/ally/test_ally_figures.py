@@ -15,7 +15,7 @@ from labelwise.errors import ArgumentError, SourceError
 from labelwise.pool import Pool
 from labelwise.reproduce.ally import data as ally_data
 from labelwise.reproduce.ally import figures, setup
-from labelwise.reproduce.curve_numbers import against_random, labels_to, saved_numbers
+from labelwise.reproduce.curves import against_random, labels_to, saved_numbers
 from labelwise.reproduce.registry import Setting, reproduce, reproductions
 from labelwise.rng import Key
 from labelwise.signals.model.forward import ModelReader

@@ -9,7 +9,7 @@ from test_ghost_rules import check, direction, inputs, wide, words
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from labelwise.bench.models.convnets import pooled_cnn, resnet18, tutorial_cnn, vgg11
+from labelwise.bench.models.networks import pooled_cnn, resnet18, tutorial_cnn, vgg11
 from labelwise.errors import LabelError, ModelError
 from labelwise.signals.gradients import fallback
 from labelwise.signals.gradients.collect import Asked

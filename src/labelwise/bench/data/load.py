@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.bench.data import folders
 from labelwise.bench.data.catalogue import Found, Known, found, known, locate, names
-from labelwise.bench.data.idx import read_idx
-from labelwise.bench.data.pixels import PixelSource, decoded, read_sheets
+from labelwise.bench.data.files import PixelSource, caltech101, decoded, read_idx, read_sheets, tiny_test, tiny_train
 from labelwise.errors import ArgumentError, SourceError, extra
 from labelwise.io.encode_table import standard_features
 from labelwise.io.tables import Values, numbers, read_table
@@ -136,16 +134,16 @@ def _parquet_images(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
 
 
 def _caltech(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
-    source, labels, classes = folders.caltech101(files[0])
+    source, labels, classes = caltech101(files[0])
     train, test = cut.split(np.arange(len(source)))
     whole = Pool(source, labels=labels, classes=classes)
     return whole.subset(cut.some(train, "train")), whole.subset(cut.some(test, "test")), None
 
 
 def _tiny_imagenet(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
-    source, labels, classes = folders.tiny_train(files[0])
+    source, labels, classes = tiny_train(files[0])
     pool = Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "train"))
-    source, labels, _ = folders.tiny_test(files[1], classes)
+    source, labels, _ = tiny_test(files[1], classes)
     return pool, Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "test")), None
 
 

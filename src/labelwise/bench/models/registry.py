@@ -1,4 +1,4 @@
-"""Models of the benchmark by name: `linear`, `mlp`, the networks of convnets.py, or any class of scikit-learn.
+"""Models of the benchmark by name: `linear`, `mlp`, the other networks of networks.py, or any class of scikit-learn.
 
 Draws of the weights, which Bayesian strategies ask for, come from a Laplace approximation of the trained last layer.
 It is made after training, for those strategies alone, so that all strategies are compared on the same trained model.
@@ -17,8 +17,7 @@ from torch import nn
 
 from labelwise import recipes
 from labelwise.bench.data.load import Data
-from labelwise.bench.models import convnets
-from labelwise.bench.models.networks import mlp
+from labelwise.bench.models.networks import NETWORKS, Factory
 from labelwise.bench.models.paper_training import BestOnTest, Until, augmentation
 from labelwise.bench.suite.config import named
 from labelwise.errors import ArgumentError
@@ -67,21 +66,13 @@ class ModelSpec:
     """A model by name: a kind with parameters."""
 
     name: str
-    kind: str  # linear, mlp, a function of convnets.py, or the dotted path of a class
+    kind: str  # linear, mlp, a name of NETWORKS, or the dotted path of a class
     parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_torch(self) -> bool:
         """Whether it is a network that is trained by torch."""
         return "." not in self.kind
-
-
-def networks() -> dict[str, Callable[..., convnets.Factory]]:
-    """The networks by name."""
-    own = vars(convnets).values()
-    made = [one for one in own if inspect.isfunction(one) and one.__module__ == convnets.__name__]
-    by_name = {one.__name__: one for one in made if not one.__name__.startswith("_")}
-    return {"linear": mlp, "mlp": mlp, **{name: one for name, one in by_name.items() if "outputs" in _names(one)}}
 
 
 def read_model(entry: Any, where: str) -> ModelSpec:
@@ -94,10 +85,10 @@ def read_model(entry: Any, where: str) -> ModelSpec:
     if path is not None:
         _estimator(spec, section.where)
         return spec
-    if spec.kind not in networks():
-        known = ", ".join(networks())
+    if spec.kind not in NETWORKS:
+        known = ", ".join(NETWORKS)
         raise section.error("kind", f"one of {known}, or class: a dotted path such as sklearn.svm.SVC", spec.kind)
-    shape = [one for one in _names(networks()[spec.kind]) if one not in _OF_DATA and spec.kind != "linear"]
+    shape = [one for one in _names(NETWORKS[spec.kind]) if one not in _OF_DATA and spec.kind != "linear"]
     for one in spec.parameters:
         if one not in (*shape, *TRAINING, "draws"):
             known = ", ".join([*shape, *TRAINING, "draws"])
@@ -155,12 +146,12 @@ def _gives(model: ModelSpec, signal: Signal, task: str) -> bool:
     return isinstance(signal, known) or (members and isinstance(signal, LogProbs))
 
 
-def _factory(spec: ModelSpec, data: Data, device: torch.device) -> convnets.Factory:
+def _factory(spec: ModelSpec, data: Data, device: torch.device) -> Factory:
     """A function that makes the network: weights are drawn on the CPU, then moved."""
     outputs = 1 if data.task == "regress" else len(data.classes or ())
     one = data.pool.inputs(data.pool.ids[:1])
     shape = {key: value for key, value in spec.parameters.items() if key not in (*TRAINING, "draws")}
-    wanted = _names(networks()[spec.kind])
+    wanted = _names(NETWORKS[spec.kind])
     if spec.kind == "linear":
         shape["hidden"] = ()
     if "inputs" in wanted:
@@ -172,7 +163,7 @@ def _factory(spec: ModelSpec, data: Data, device: torch.device) -> convnets.Fact
         )
     else:
         shape |= {"channels": one.shape[1]} | ({"size": one.shape[2]} if "size" in wanted else {})
-    make = networks()[spec.kind](outputs=outputs, **shape)
+    make = NETWORKS[spec.kind](outputs=outputs, **shape)
     # With the channels last, wide convolutions train half as fast again on a GPU (benchmarks/training_device.py).
     last = device.type == "cuda" and spec.kind in DEEP
     form = torch.channels_last if last else torch.preserve_format

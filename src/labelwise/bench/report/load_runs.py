@@ -35,7 +35,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ExperimentRuns:
     """The finished runs of an experiment, and what is missing of it in words."""
 
     records: list[Record]
@@ -102,7 +102,7 @@ def experiment_of(record: Record) -> str:
     return record.run.removesuffix(f"/{record.strategy}/{record.seed}")
 
 
-def standing(name: str, records: Sequence[Record], goals: Goals) -> Standing:
+def finished_runs(name: str, records: Sequence[Record], goals: Goals) -> ExperimentRuns:
     """What is finished of an experiment: all its runs go to the same labels, without a goal those of the longest."""
     counts = _counts(name, records)
     goal = max((each[-1] for each in counts.values()), default=0)
@@ -116,7 +116,7 @@ def standing(name: str, records: Sequence[Record], goals: Goals) -> Standing:
     said = [f"{one} ({'none' if one in none else _seeds(seeds)})" for one, seeds in short.items()]
     expected = len(set(wanted) | full)
     missing = f"{name}: {len(full)} of {many(expected, 'run')} finished; missing: {', '.join(said)}" if said else ""
-    return Standing([r for r in records if (r.strategy, r.seed) in full], len(full), expected, missing)
+    return ExperimentRuns([r for r in records if (r.strategy, r.seed) in full], len(full), expected, missing)
 
 
 def _counts(name: str, records: Sequence[Record]) -> dict[tuple[str, int], list[int]]:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from labelwise.report.figures import png
-from labelwise.report.tables import markdown, summarise
+from labelwise.report.tables import markdown
 from labelwise.reproduce.ally import claims
 from labelwise.reproduce.ally.data import Split, copied
 from labelwise.reproduce.ally.setup import NUMBER_BOUND, Study, ally, places, plain, prepared, signal_of, splits
-from labelwise.reproduce.curve_numbers import against_random, numbers_of, saved_numbers
+from labelwise.reproduce.curves import against_random, numbers_of, saved_numbers
 from labelwise.reproduce.plots import curve_panels, image_rows
 from labelwise.reproduce.registry import Reproduction, Result, Setting
 from labelwise.reproduce.times import timed
@@ -21,9 +21,9 @@ from labelwise.reproduce.verdicts import stat_of
 from labelwise.rng import Key
 from labelwise.signals.model.forward import ModelReader
 from labelwise.signals.spec import Duals, Probs
-from labelwise.stats.baseline import nothing_learnt
 from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record
+from labelwise.stats.summary import no_learning_warning, summarise
 from labelwise.strategies import Badge, Bait, Entropy, KCenter, Random
 from labelwise.strategies.ally.dual_head import DualHead
 from labelwise.theory.generation import most_informative
@@ -100,7 +100,7 @@ def figure3(setting: Setting, study: Study | None = None) -> Result:
         panels[f"split by {split.name}"] = learning_curves(ran, "rmse")
         ends = {name: shown["mean"][-1] for name, shown in numbers[split.name]["r2"].items()}
         told = f"Split by {split.name}: {against_random(ran, 'rmse')} {_r2(ran, ends)}"
-        verdicts.append(told if nothing_learnt(ran) else f"{told}\n\n{claims.regression(split.name, ran)}")
+        verdicts.append(told if no_learning_warning(ran) else f"{told}\n\n{claims.regression(split.name, ran)}")
         tables += [f"Split by {split.name}, {kind}:\n\n{markdown(summarise(ran, kind))}" for kind in ("rmse", "r2")]
         records += ran
     verdict = "\n\n".join(verdicts) + "\n\nThe paper finds ALLY ahead of random and core-set, most at the beginning."
@@ -187,7 +187,7 @@ def _clusters(count: int) -> str:
 
 def _r2(ran: list[Record], ends: dict[str, float]) -> str:
     shown = f"R² at the last count: {', '.join(f'{name} {value:.2f}' for name, value in ends.items())}."
-    return nothing_learnt(ran) or shown
+    return no_learning_warning(ran) or shown
 
 
 def _copies(records: list[Record], copies: tuple[int, ...]) -> str:

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 
 from labelwise.bench.data.catalogue import known
 from labelwise.bench.data.load import Data, load
-from labelwise.bench.models.convnets import resnet18
-from labelwise.bench.models.networks import mlp
+from labelwise.bench.models.networks import mlp, resnet18
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.loop import rounds
 from labelwise.pool import Pool
 from labelwise.recipes import Recipe
 from labelwise.reproduce.ally.data import MADE, NUMBERS, Sizes, Split, copied, made, sizes_of, split_ways
-from labelwise.reproduce.curve_checkpoint import Kept, in_processes
+from labelwise.reproduce.curves import Kept, in_processes
 from labelwise.reproduce.registry import Setting, device_of
 from labelwise.reproduce.tables import present
 from labelwise.rng import Key

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from labelwise.bench.data.catalogue import found
 from labelwise.bench.data.load import Data, load
-from labelwise.bench.models.convnets import Factory, pooled_cnn, resnet18, tutorial_cnn
-from labelwise.bench.models.networks import mlp
+from labelwise.bench.models.networks import Factory, mlp, pooled_cnn, resnet18, tutorial_cnn
 from labelwise.reproduce.registry import Setting, device_of
 from labelwise.rng import Key
 from labelwise.signals.model.forward import ModelReader

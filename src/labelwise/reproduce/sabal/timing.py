@@ -26,9 +26,8 @@ from labelwise.reproduce.plots import bars
 from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of
 from labelwise.reproduce.run_tables import paper_rows
 from labelwise.reproduce.sabal.tables import PAPER, compatible, first_query, vgg16
-from labelwise.reproduce.sheets import chosen, seconds_of
 from labelwise.reproduce.tables import PaperTable, Sheet, pool_rows, suite_of
-from labelwise.reproduce.times import WHERE, of_run
+from labelwise.reproduce.times import WHERE, chosen, of_run, seconds_of
 from labelwise.reproduce.verdicts import Rows, Stat, said, shorter
 from labelwise.rng import Key
 from labelwise.session import Session
