@@ -14,9 +14,8 @@ from labelwise import strategies, train
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.selection import Strategy
 from labelwise.signals.spec import LabelProbs, stored
-from labelwise.train.fit import Learner
+from labelwise.train.learner import Learner, with_calibration, with_objective, with_warm_start
 from labelwise.train.objectives.objective import Mean, Objective, Weighted
-from labelwise.train.training_data import calibrating, going_on, with_objective
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,9 @@ class Recipe:
         Where the strategy asks for LabelProbs it calibrates them from the first labels on.
         """
         if self.restart is False:
-            learner = going_on(learner)
+            learner = with_warm_start(learner)
         if LabelProbs() in stored(self.strategy.needs.pool):
-            learner = calibrating(learner)
+            learner = with_calibration(learner)
         if self.objective is None:
             return learner
         found = with_objective(learner, self.objective)

@@ -163,7 +163,7 @@ def test_one_argument_says_whether_training_uses_the_weights(tmp_path: Path, wei
 def test_the_argument_is_the_objective_of_a_torch_model():
     for weights, kind in ((True, lw.Weighted), (False, lw.Mean)):
         al = lw.Session(X, nn.Linear(3, 2), "leverage", classes=2, weights=weights)
-        assert type(al.learner.how.objective) is kind
+        assert type(al.learner.options.objective) is kind
     with pytest.raises(ArgumentError, match="PrimalDual"):
         lw.Session(X, nn.Linear(3, 2), "ally", classes=2, weights=True)
 

@@ -38,7 +38,7 @@ from labelwise.shards.ray.ray_shards import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
 from labelwise.train import Fit, Learner, learner_of
-from labelwise.train.labelled_columns import labelled_rows, looked_back, reader_for
+from labelwise.train.labelled_columns import labelled_by_id, labelled_rows, reader_for
 
 
 @dataclass(frozen=True)
@@ -409,7 +409,7 @@ class Session:
         strategy = self._next_strategy(cold=not len(self.ledger.labelled))
         reader = reader_for(stored(strategy.needs.pool), self.fit)
         free = self.ledger.free(self.pool.ids)
-        self._pool_reader.check(strategy, k, n, reader, free, looked_back(self.ledger))
+        self._pool_reader.check(strategy, k, n, reader, free, labelled_by_id(self.ledger))
 
     @contextmanager
     def rows(self, strategy: Strategy, k: int) -> Iterator[tuple[Shards, Shards, Placement]]:
@@ -424,7 +424,7 @@ class Session:
         """
         free = self.ledger.free(self.pool.ids)
         reader = reader_for(stored(strategy.needs.pool), self.fit)
-        with self._pool_reader.rows(strategy, k, reader, free, looked_back(self.ledger)) as (candidates, placement):
+        with self._pool_reader.rows(strategy, k, reader, free, labelled_by_id(self.ledger)) as (candidates, placement):
             labelled = labelled_rows(
                 self.pool, strategy.needs, self.ledger, self.fit, self.batch, placement.device, self._pool_reader.half
             )

@@ -1,8 +1,8 @@
-"""Training: what is learnt from the labelled rows, by torch models and scikit-learn estimators."""
+"""Training: learners of torch models and scikit-learn estimators, and the objectives that they minimise."""
 
 from labelwise.train.evaluate import evaluate
-from labelwise.train.fit import Fit, Learner
-from labelwise.train.learner import learner_of
+from labelwise.train.learner import Fit, Learner
+from labelwise.train.make_learner import learner_of
 from labelwise.train.objectives.objective import Mean, Objective, Weighted
 from labelwise.train.objectives.primal_dual import PrimalDual
 from labelwise.train.sklearn import SklearnLearner

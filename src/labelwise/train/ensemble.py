@@ -1,6 +1,6 @@
-"""Deep ensembles: the same model trained several times from different starts; each member is one draw.
+"""Deep ensembles: the same model trained several times from different initial weights; each member is one draw.
 
-Lakshminarayanan, Pritzel and Blundell, NeurIPS 2017. Members differ in their first weights and in the order of the
+Lakshminarayanan, Pritzel and Blundell, NeurIPS 2017. Members differ in their initial weights and in the order of the
 data; all are trained on all labelled rows. A classifier without chance in its fit gives copies of one member.
 """
 
@@ -13,80 +13,96 @@ from torch import Tensor
 
 from labelwise.errors import ArgumentError
 from labelwise.signals.draws.ensemble import EnsembleReader
-from labelwise.signals.read import Reader
-from labelwise.train.fit import Fit, Learner
-from labelwise.train.learner import learner_of
+from labelwise.train.learner import (
+    BaseLearner,
+    Fit,
+    Learner,
+    TrainingData,
+    with_calibration,
+    with_objective,
+    with_warm_start,
+)
+from labelwise.train.make_learner import learner_of
 from labelwise.train.objectives.objective import Objective
-from labelwise.train.training_data import Lesson, Taught, calibrating, going_on, with_objective
 
 
-class EnsembleLearner(Taught):
-    """Trains `members` models by one learner, each with a key of its own, and reads them as one.
+class EnsembleLearner(BaseLearner):
+    """Trains several models by one learner, each with its own key, and reads them as one.
 
     What training publishes about the labelled rows, such as their duals, is the mean over the members.
     """
 
     def __init__(self, learner: Learner, members: int = 5):
+        """Make an ensemble.
+
+        Args:
+            learner: trains each member.
+            members: how many, at least 2.
+        """
         if isinstance(members, bool) or not isinstance(members, int) or members < 2:
             raise ArgumentError(f"an ensemble has a whole number of at least 2 members, found {members!r}")
         self.learner = learner
         self.members = members
         self.task = getattr(learner, "task", "classify")
 
-    def learn(self, lesson: Lesson) -> Fit:
-        """Train every member on the rows of the lesson."""
+    def fit_data(self, data: TrainingData) -> Fit:
+        """Train every member."""
+        previous = _previous_members(data.previous, self.members)
         fits = [
-            self.learner.fit(
-                *(lesson.pool, lesson.ids, lesson.labels),
-                weights=lesson.weights,
-                classes=lesson.classes,
-                key=lesson.key.fold("member", i),
-                previous=before,
-            )
-            for i, before in enumerate(_members(lesson.previous, self.members))
+            data.fit(self.learner, key=data.key.fold("member", i), previous=previous[i]) for i in range(self.members)
         ]
-        return self._together(fits, lesson.ids)
+        return self._combine(fits, data.ids)
 
     def with_objective(self, objective: Objective) -> EnsembleLearner | None:
-        """An ensemble whose members train by `objective`."""
+        """Return an ensemble whose members minimise `objective`; None if they cannot."""
         learner = with_objective(self.learner, objective)
         return None if learner is None else EnsembleLearner(learner, self.members)
 
-    def going_on(self) -> EnsembleLearner:
-        """An ensemble whose members go on from their own weights of the round before."""
-        return EnsembleLearner(going_on(self.learner), self.members)
+    def with_warm_start(self) -> EnsembleLearner:
+        """Return an ensemble whose members each start from their own weights of the round before."""
+        return EnsembleLearner(with_warm_start(self.learner), self.members)
 
-    def calibrating(self) -> EnsembleLearner:
-        """An ensemble whose members fit temperatures also where they hold no rows out."""
-        return EnsembleLearner(calibrating(self.learner), self.members)
+    def with_calibration(self) -> EnsembleLearner:
+        """Return an ensemble whose members fit temperatures even if they hold out no rows."""
+        return EnsembleLearner(with_calibration(self.learner), self.members)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
-        """The fit whose `state` this is; `ids` are the rows it was trained on."""
-        parts: list[dict[str, Tensor]] = [{} for _ in range(self.members)]
+        """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
+        states: list[dict[str, Tensor]] = [{} for _ in range(self.members)]
         for name, value in state.items():
-            number, _, own = name.partition(".")
-            parts[int(number)][own] = value
-        return self._together([self.learner.restore(part, ids) for part in parts], ids)
+            number, _, member_name = name.partition(".")
+            states[int(number)][member_name] = value
+        return self._combine([self.learner.restore(one, ids) for one in states], ids)
 
-    def _together(self, fits: list[Fit], ids: Tensor) -> Fit:
+    def _combine(self, fits: list[Fit], ids: Tensor) -> Fit:
         published = {
             signal: torch.stack([fit.published[signal].double() for fit in fits]).mean(0)
             for signal in fits[0].published
         }
         notes: dict[str, Any] = {"members": self.members, "each": [dict(fit.notes) for fit in fits]}
-        said = [fit.notes["temperature_note"] for fit in fits if "temperature_note" in fit.notes]
-        if said:
-            notes["temperature_note"] = f"of {len(said)} of {self.members} members: {said[0]}"
+        temperature_notes = [fit.notes["temperature_note"] for fit in fits if "temperature_note" in fit.notes]
+        if temperature_notes:
+            notes["temperature_note"] = f"of {len(temperature_notes)} of {self.members} members: {temperature_notes[0]}"
         states = [fit.state for fit in fits if fit.state is not None]
         saved = {f"{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
         return Fit(EnsembleReader([fit.reader for fit in fits]), ids, published, notes, saved or None)
 
 
 def ensemble(model: Any, members: int = 5, *, task: Literal["classify", "regress"] | None = None) -> EnsembleLearner:
-    """A learner of an ensemble of `model`: whatever a learner can be made of, trained `members` times.
+    """Make a learner that trains a model several times.
 
-    Probs are the mean of the members; LogProbs, which bald and other Bayesian strategies ask for, hold each member. A
-    torch model learns numbers where `task` is "regress"; their prediction is the mean of the members too.
+    Probs are the mean of the members; LogProbs, which bald and other Bayesian strategies need, hold each member.
+
+    Args:
+        model: anything a learner can be made of: a torch module, a scikit-learn estimator, a Learner.
+        members: how many models are trained.
+        task: "regress" makes a torch model learn numbers; their prediction is the mean of the members too.
+
+    Returns:
+        The learner.
+
+    Raises:
+        ArgumentError: no learner can be made of the model, or `members` is below 2.
 
     >>> from torch import nn
     >>> ensemble(nn.Linear(2, 2), members=3).members
@@ -95,9 +111,8 @@ def ensemble(model: Any, members: int = 5, *, task: Literal["classify", "regress
     return EnsembleLearner(learner_of(model, task), members)
 
 
-def _members(previous: Fit | None, count: int) -> list[Fit | None]:
-    """The fit of each member in the round before, as far as its model goes."""
+def _previous_members(previous: Fit | None, count: int) -> list[Fit | None]:
+    """The fit of each member in the round before; None for each if there was no such round."""
     if previous is None or not isinstance(previous.reader, EnsembleReader):
         return [None] * count
-    readers: tuple[Reader, ...] = previous.reader.members
-    return [Fit(reader, previous.ids, previous.published) for reader in readers]
+    return [Fit(reader, previous.ids, previous.published) for reader in previous.reader.members]

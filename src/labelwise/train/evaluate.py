@@ -9,18 +9,33 @@ from labelwise.errors import ModelError
 from labelwise.pool import Pool
 from labelwise.signals.read import Reader, read
 from labelwise.signals.spec import Prediction, Probs
-from labelwise.train.fit import checked_labels, checked_targets
+from labelwise.train.learner import check_labels, check_targets
 
 
 def evaluate(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int = 256) -> dict[str, float]:
-    """Accuracy and mean negative log-likelihood (nats) on the rows `ids`, in one sweep.
+    """Measure a model on labelled rows, in one pass.
 
-    A probability of the true class below the rounding of its precision (1.2e-7 in float32) counts as that rounding,
-    so that one sure mistake does not decide the mean. Of a regression model, the root mean squared error and R².
+    A probability of the true class below the machine epsilon of its precision (1.2e-7 in float32) counts as that, so
+    that one confident mistake does not decide the mean loss.
+
+    Args:
+        reader: the model, such as `fit.reader`.
+        pool: the pool the rows belong to.
+        ids: (n,) the rows.
+        labels: (n,) their classes, or numbers in regression.
+        batch: rows in one forward pass.
+
+    Returns:
+        "accuracy" and "nll", the mean negative log-likelihood in nats; in regression "rmse" in the units of the labels
+        and "r2", the share of their variance that is explained.
+
+    Raises:
+        LabelError, RowError: a label cannot be used, or there is not one for each row.
+        ModelError: a label is none of the classes of the model.
     """
     if reader.gives(Prediction()):
-        return _numbers(reader, pool, ids, checked_targets(ids, labels), batch)
-    labels = checked_labels(ids, labels, int(labels.max()) + 1 if len(labels) else 0)
+        return _evaluate_regression(reader, pool, ids, check_targets(ids, labels), batch)
+    labels = check_labels(ids, labels, int(labels.max()) + 1 if len(labels) else 0)
     right, nll, start = 0, 0.0, 0
     for rows in read(reader, pool, ids, (Probs(),), batch):
         p_BC = rows.tensor(Probs())
@@ -34,9 +49,8 @@ def evaluate(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int
     return {"accuracy": right / len(ids), "nll": nll / len(ids)}
 
 
-def _numbers(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int) -> dict[str, float]:
-    """RMSE in the units of the labels, and R², the share of their variance that is explained (0 if they have none)."""
-    found = [rows.tensor(Prediction()).double() for rows in read(reader, pool, ids, (Prediction(),), batch)]
-    error = float((torch.cat(found) - labels).square().sum())
+def _evaluate_regression(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int) -> dict[str, float]:
+    predictions = [rows.tensor(Prediction()).double() for rows in read(reader, pool, ids, (Prediction(),), batch)]
+    error = float((torch.cat(predictions) - labels).square().sum())
     total = float((labels - labels.mean()).square().sum())
     return {"rmse": (error / len(ids)) ** 0.5, "r2": 1 - error / total if total > 0 else 0.0}

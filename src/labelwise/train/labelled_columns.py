@@ -1,4 +1,4 @@
-"""Columns about labelled rows that no model has to be asked for: their labels, and what training published of them."""
+"""The labelled rows with the columns a strategy needs: labels, what training published, and signals of the model."""
 
 from __future__ import annotations
 
@@ -13,40 +13,7 @@ from labelwise.shards.devices import wait_for
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Features, Label, Needs, Signal, stored
-from labelwise.train.fit import Fit
-
-
-def known_columns(
-    ids: Tensor, signals: tuple[Signal, ...], ledger: Ledger, fit: Callable[[], Fit]
-) -> dict[Signal, Tensor]:
-    """Those of `signals` that are known of the labelled rows `ids`, which rise; `fit` trains if it has to be asked."""
-    known: dict[Signal, Tensor] = {}
-    if Label() in signals:
-        known[Label()] = ledger.labels[ledger.labelled.argsort()]
-    if any(not isinstance(signal, Features | Label) for signal in signals):
-        trained = fit()
-        at = torch.searchsorted(trained.ids, ids)
-        known |= {signal: trained.published[signal][at] for signal in signals if signal in trained.published}
-    return known
-
-
-def beside(rows: Rows, ids: Tensor, known: Mapping[Signal, Tensor]) -> Rows:
-    """Rows with columns that were known, given for `ids`, which rise."""
-    if not known:
-        return rows
-    at = torch.searchsorted(ids, rows.ids)
-    return Rows(rows.ids, {**rows.columns, **{signal: column[at] for signal, column in known.items()}})
-
-
-def reader_for(wanted: tuple[Signal, ...], fit: Callable[[], Fit]) -> Reader | None:
-    """The model, where one of these signals comes from it."""
-    return fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
-
-
-def looked_back(ledger: Ledger) -> Labelled:
-    """The labelled rows for signals that look back at them, by id."""
-    order = ledger.labelled.argsort()
-    return Labelled(ledger.labelled[order], ledger.labels[order])
+from labelwise.train.learner import Fit
 
 
 def labelled_rows(
@@ -58,17 +25,49 @@ def labelled_rows(
     device: torch.device,
     half: bool = False,
 ) -> Shards:
-    """The labelled rows with what is needed of them, on `device`; what the answers and training know is not read.
+    """Read the labelled rows with the signals that `needs` asks for, and place them on `device`.
 
-    With `half` they are rounded as the rows of the pool are: a row that is there twice stays so.
+    Labels and published signals are not read again. With `half`, columns are rounded as those of the pool's rows are,
+    so that a row that appears twice stays equal to itself.
     """
-    behind = looked_back(ledger)
-    if not len(behind.ids):
+    labelled = labelled_by_id(ledger)
+    if not len(labelled.ids):
         return Shards([])
     signals = stored(needs.labelled)
-    known = known_columns(behind.ids, signals, ledger, fit)
-    wanted = tuple(signal for signal in signals if signal not in known)
-    stream = read(reader_for(wanted, fit), pool, behind.ids, wanted, batch, behind, device=None, half=half)
-    placed = place((beside(rows, behind.ids, known) for rows in stream), len(behind.ids), device=device)
+    columns = _published_columns(labelled, signals, fit)
+    wanted = tuple(signal for signal in signals if signal not in columns)
+    stream = read(reader_for(wanted, fit), pool, labelled.ids, wanted, batch, labelled, device=None, half=half)
+    placed = place((_add_columns(rows, labelled.ids, columns) for rows in stream), len(labelled.ids), device=device)
     wait_for(device)
     return placed
+
+
+def labelled_by_id(ledger: Ledger) -> Labelled:
+    """The labelled rows and their labels, in ascending order of ids."""
+    order = ledger.labelled.argsort()
+    return Labelled(ledger.labelled[order], ledger.labels[order])
+
+
+def reader_for(wanted: tuple[Signal, ...], fit: Callable[[], Fit]) -> Reader | None:
+    """The model if one of these signals comes from it, else None."""
+    return fit().reader if any(not isinstance(signal, Features) for signal in wanted) else None
+
+
+def _published_columns(labelled: Labelled, signals: tuple[Signal, ...], fit: Callable[[], Fit]) -> dict[Signal, Tensor]:
+    """Those of `signals` that the answers or training know; `fit` trains if need be."""
+    columns: dict[Signal, Tensor] = {}
+    if Label() in signals:
+        columns[Label()] = labelled.labels
+    if any(not isinstance(signal, Features | Label) for signal in signals):
+        trained = fit()
+        index = torch.searchsorted(trained.ids, labelled.ids)
+        columns |= {signal: trained.published[signal][index] for signal in signals if signal in trained.published}
+    return columns
+
+
+def _add_columns(rows: Rows, ids: Tensor, columns: Mapping[Signal, Tensor]) -> Rows:
+    """`rows` with more columns, which are given for ascending `ids`."""
+    if not columns:
+        return rows
+    index = torch.searchsorted(ids, rows.ids)
+    return Rows(rows.ids, {**rows.columns, **{signal: column[index] for signal, column in columns.items()}})

@@ -1,4 +1,4 @@
-"""A learner with draws from a Gaussian around the trained last layer; training is left as it is."""
+"""Laplace approximation of the last layer: draws from a Gaussian around its trained weights. Training is unchanged."""
 
 from __future__ import annotations
 
@@ -18,19 +18,27 @@ from labelwise.signals.model.forward import ModelReader, device_and_dtype
 from labelwise.signals.model.head import named_module
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
-from labelwise.train.fit import Fit, Learner
-from labelwise.train.learner import learner_of
+from labelwise.train.learner import (
+    BaseLearner,
+    Fit,
+    Learner,
+    TrainingData,
+    with_calibration,
+    with_objective,
+    with_warm_start,
+)
+from labelwise.train.make_learner import learner_of
 from labelwise.train.objectives.objective import Objective
-from labelwise.train.training_data import Lesson, Taught, calibrating, going_on, with_objective
 
 
-class LaplaceLearner(Taught):
-    """Trains by another learner, then takes the curvature of the last layer on the labelled rows.
+class LaplaceLearner(BaseLearner):
+    """Trains by another learner, then measures the curvature of the loss in the last layer on the labelled rows.
 
-    Probs and all else are those of the trained model; LogProbs come from draws of its last layer.
+    LogProbs come from draws of the last layer; Probs and all else are those of the trained model.
     """
 
     def __init__(self, learner: Learner, draws: int = 100, precision: float | None = None):
+        """Make a learner with draws; arguments as for `laplace`."""
         check_draws(draws)
         if precision is not None and not 0 < precision < math.inf:
             raise ArgumentError(
@@ -45,54 +53,48 @@ class LaplaceLearner(Taught):
         self.draws = draws
         self.precision = precision
 
-    def learn(self, lesson: Lesson) -> Fit:
-        """Train on the rows of the lesson, then draw last layers."""
-        own = self.learner.fit(
-            *(lesson.pool, lesson.ids, lesson.labels),
-            weights=lesson.weights,
-            classes=lesson.classes,
-            key=lesson.key,
-            previous=lesson.previous,
-        )
-        if not isinstance(own.reader, ModelReader):
-            raise ArgumentError(f"laplace() takes a torch model; the fit is read by {type(own.reader).__name__}.")
-        draws, precision = self._drawn(own.reader, lesson.pool, lesson.ids, lesson.key.fold("laplace"))
-        notes = {**own.notes, "precision": precision, "draws": self.draws}
-        state = own.state
+    def fit_data(self, data: TrainingData) -> Fit:
+        """Train the model, then draw last layers."""
+        fit = data.fit(self.learner)
+        if not isinstance(fit.reader, ModelReader):
+            raise ArgumentError(f"laplace() takes a torch model; the fit is read by {type(fit.reader).__name__}.")
+        draws, precision = self._draw(fit.reader, data.pool, data.ids, data.key.fold("laplace"))
+        notes = {**fit.notes, "precision": precision, "draws": self.draws}
+        state = fit.state
         if state is not None:
             state = {**state, "laplace.weight": draws.weight_KOD}
             if draws.bias_KO is not None:
                 state["laplace.bias"] = draws.bias_KO
-        return Fit(_with_draws(own.reader, draws), lesson.ids, own.published, notes, state)
+        return Fit(_with_draws(fit.reader, draws), data.ids, fit.published, notes, state)
 
     def with_objective(self, objective: Objective) -> LaplaceLearner | None:
-        """A learner like this one whose own trains by `objective`."""
+        """Return a copy whose model minimises `objective`; None if it cannot."""
         learner = with_objective(self.learner, objective)
         return None if learner is None else LaplaceLearner(learner, self.draws, self.precision)
 
-    def going_on(self) -> LaplaceLearner:
-        """A learner like this one whose own goes on from the weights of the round before."""
-        return LaplaceLearner(going_on(self.learner), self.draws, self.precision)
+    def with_warm_start(self) -> LaplaceLearner:
+        """Return a copy whose model starts each round from the weights of the round before."""
+        return LaplaceLearner(with_warm_start(self.learner), self.draws, self.precision)
 
-    def calibrating(self) -> LaplaceLearner:
-        """A learner like this one whose own fits a temperature also where it holds no rows out."""
-        return LaplaceLearner(calibrating(self.learner), self.draws, self.precision)
+    def with_calibration(self) -> LaplaceLearner:
+        """Return a copy whose model fits the temperature of LabelProbs even if it holds out no rows."""
+        return LaplaceLearner(with_calibration(self.learner), self.draws, self.precision)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
-        """The fit whose `state` this is; `ids` are the rows it was trained on."""
+        """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
         rest = {name: value for name, value in state.items() if not name.startswith("laplace.")}
-        own = self.learner.restore(rest, ids)
-        assert isinstance(own.reader, ModelReader), "only fits of torch models were saved"
+        fit = self.learner.restore(rest, ids)
+        assert isinstance(fit.reader, ModelReader), "only fits of torch models were saved"
         draws = HeadDraws(state["laplace.weight"], state.get("laplace.bias"))
-        return Fit(_with_draws(own.reader, draws), ids, own.published, own.notes, state)
+        return Fit(_with_draws(fit.reader, draws), ids, fit.published, fit.notes, state)
 
-    def _drawn(self, reader: ModelReader, pool: Pool, ids: Tensor, key: Key) -> tuple[HeadDraws, float]:
+    def _draw(self, reader: ModelReader, pool: Pool, ids: Tensor, key: Key) -> tuple[HeadDraws, float]:
         """Draws of the last layer, and the precision of its prior."""
         curvature: Curvature | None = None
         for rows in read(reader, pool, ids, (Probs(), Embedding())):
-            weight_OD, biased = _last_layer(reader)
+            weight_OD, has_bias = _last_layer(reader)
             h_BD = rows.tensor(Embedding())
-            h_BD = torch.cat([h_BD, torch.ones_like(h_BD[:, :1])], 1) if biased else h_BD
+            h_BD = torch.cat([h_BD, torch.ones_like(h_BD[:, :1])], 1) if has_bias else h_BD
             if curvature is None:
                 check_draws(self.draws, weight_OD.numel())
                 curvature = Curvature(len(weight_OD), weight_OD.shape[1])
@@ -101,25 +103,34 @@ class LaplaceLearner(Taught):
         spectrum = curvature.spectrum()
         precision = spectrum.precision(weight_OD) if self.precision is None else float(self.precision)
         drawn_KOD = spectrum.draws(weight_OD, precision, self.draws, key).to(weight_OD.dtype)
-        if not biased:
+        if not has_bias:
             return HeadDraws(drawn_KOD, None), precision
         return HeadDraws(drawn_KOD[:, :, :-1].contiguous(), drawn_KOD[:, :, -1].contiguous()), precision
 
 
 def laplace(model: Any, draws: int = 100, precision: float | None = None) -> LaplaceLearner:
-    """A learner whose trained model has `draws` draws of its last layer, by a Laplace approximation.
+    """Make a learner whose trained model has draws of its last layer, by a Laplace approximation.
 
     Args:
         model: a torch module, a function that makes one, or a TorchLearner.
         draws: how many draws LogProbs have.
-        precision: of the Gaussian prior of the last layer's weights; None takes the one under which the labelled rows
-            are most probable.
+        precision: of the Gaussian prior of the last layer's weights; None takes the value under which the labelled
+            rows are most probable (the marginal likelihood).
+
+    Returns:
+        The learner.
+
+    Raises:
+        ArgumentError: the model is no torch model for classes, or a number is out of range.
+
+    >>> laplace(nn.Linear(2, 2), draws=20).draws
+    20
     """
     return LaplaceLearner(learner_of(model), draws, precision)
 
 
 def _last_layer(reader: ModelReader) -> tuple[Tensor, bool]:
-    """The weights (O, D) of the last layer on the CPU, its bias as one more column, and whether it has one."""
+    """The weights (O, D) of the last layer on the CPU, with its bias as one more column, and whether it has a bias."""
     layer = named_module(reader.model, str(reader.head_name))
     if not isinstance(layer, nn.Linear):
         raise ModelError(

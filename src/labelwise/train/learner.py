@@ -1,38 +1,200 @@
-"""`learner`: a Learner of whatever model a caller has."""
+"""Learner: trains a model on labelled rows. Fit: the result. BaseLearner: base class of this package's learners."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor
 
-from labelwise.errors import ArgumentError
-from labelwise.train.fit import Learner
-from labelwise.train.sklearn import SklearnLearner, is_regressor
-from labelwise.train.torch.learner import TorchLearner
+from labelwise.errors import LabelError, RowError
+from labelwise.pool import Pool
+from labelwise.rng import Key
+from labelwise.signals.read import Reader
+from labelwise.signals.spec import Signal
+from labelwise.train.objectives.objective import Objective
 
 
-def learner_of(model: Any, task: Literal["classify", "regress"] | None = None) -> Learner:
-    """A Learner stays; an nn.Module or a function that makes one is trained by torch; fit and predict_proba is enough.
+@dataclass(frozen=True)
+class Fit:
+    """A trained model and what training knows about the labelled rows.
 
-    A torch model learns numbers where `task` is "regress"; a scikit-learn regressor always does.
-
-    >>> type(learner_of(nn.Linear(2, 2))).__name__
-    'TorchLearner'
+    Attributes:
+        reader: gives the signals of any row.
+        ids: (n,) the labelled rows.
+        published: signals that only training knows, each a column about the rows `ids`.
+        notes: how training went; numbers and short texts that go into JSON.
+        state: what a warm start in a new process needs; None if training again on the same labels with the same key
+            gives the same model.
     """
-    if isinstance(model, nn.Module) or (isinstance(model, type) and issubclass(model, nn.Module)):
-        return TorchLearner(model, loss="mse" if task == "regress" else "cross_entropy")
-    if not isinstance(model, type):
-        if isinstance(model, Learner):
-            return model
-        if hasattr(model, "fit") and (hasattr(model, "predict_proba") or is_regressor(model)):
-            return SklearnLearner(model)
-        if callable(model) and not hasattr(model, "fit"):
-            return TorchLearner(model, loss="mse" if task == "regress" else "cross_entropy")
-    what = f"the class {model.__name__}" if isinstance(model, type) else f"an object of type {type(model).__name__}"
-    raise ArgumentError(
-        "a learner is a torch nn.Module, a function without arguments that makes one, a classifier with fit and "
-        "predict_proba or a regressor (scikit-learn), or an object with fit and restore (a Learner); "
-        f"{what} is none of these. A "
-        "classifier without probabilities becomes one by CalibratedClassifierCV(classifier)."
-    )
+
+    reader: Reader
+    ids: Tensor
+    published: Mapping[Signal, Tensor] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    state: dict[str, Tensor] | None = None
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Anything that can be trained on labelled rows. Implement these two methods to use a model of your own.
+
+    A learner for regression has an attribute `task` that is "regress". A learner may have methods `with_objective`,
+    `with_warm_start` and `with_calibration`; see `BaseLearner`.
+    """
+
+    def fit(
+        self,
+        pool: Pool,
+        ids: Tensor,
+        labels: Tensor,
+        *,
+        weights: Tensor | None = None,
+        classes: int,
+        key: Key,
+        previous: Fit | None = None,
+    ) -> Fit:
+        """Train a model on labelled rows.
+
+        Args:
+            pool: the pool the rows belong to.
+            ids: (n,) the labelled rows.
+            labels: (n,) classes 0..classes-1, or numbers in regression.
+            weights: (n,) importance weights of the rows; None for equal ones.
+            classes: the number of classes; 0 in regression.
+            key: the only source of chance.
+            previous: the fit of the round before, for a warm start.
+
+        Returns:
+            The fit.
+        """
+
+    def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
+        """Rebuild a fit from its `state`.
+
+        Args:
+            state: `Fit.state` of an earlier fit of this learner.
+            ids: (n,) the rows it was trained on.
+
+        Returns:
+            The fit.
+        """
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The arguments of `Learner.fit` as one value."""
+
+    pool: Pool
+    ids: Tensor
+    labels: Tensor
+    weights: Tensor | None
+    classes: int
+    key: Key
+    previous: Fit | None
+
+    def fit(self, learner: Learner, **changes: Any) -> Fit:
+        """Train `learner` on these data, with some fields changed."""
+        data = replace(self, **changes)
+        return learner.fit(
+            data.pool,
+            data.ids,
+            data.labels,
+            weights=data.weights,
+            classes=data.classes,
+            key=data.key,
+            previous=data.previous,
+        )
+
+
+class BaseLearner(ABC):
+    """Base class of learners: implement `fit_data` and `restore`."""
+
+    task: Literal["classify", "regress"] = "classify"
+
+    def fit(
+        self,
+        pool: Pool,
+        ids: Tensor,
+        labels: Tensor,
+        *,
+        weights: Tensor | None = None,
+        classes: int,
+        key: Key,
+        previous: Fit | None = None,
+    ) -> Fit:
+        """Train a model on labelled rows; arguments as for `Learner.fit`."""
+        return self.fit_data(TrainingData(pool, ids, labels, weights, classes, key, previous))
+
+    @abstractmethod
+    def fit_data(self, data: TrainingData) -> Fit:
+        """Train a model on labelled rows."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
+        """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
+
+    def with_objective(self, objective: Objective) -> Learner | None:
+        """Return a copy that minimises `objective`; None if the learner cannot give the loss of single rows."""
+        return None
+
+    def with_warm_start(self) -> Learner:
+        """Return a copy that starts each round from the weights of the round before, if it has weights."""
+        return self
+
+    def with_calibration(self) -> Learner:
+        """Return a copy that fits the temperature of LabelProbs even if it holds out no rows."""
+        return self
+
+
+def with_objective(learner: Learner, objective: Objective) -> Learner | None:
+    """`learner.with_objective(objective)`; None for a learner without that method."""
+    method = getattr(learner, "with_objective", None)
+    return method(objective) if callable(method) else None
+
+
+def with_warm_start(learner: Learner) -> Learner:
+    """`learner.with_warm_start()`; the learner itself if it has no such method."""
+    method = getattr(learner, "with_warm_start", None)
+    return method() if callable(method) else learner
+
+
+def with_calibration(learner: Learner) -> Learner:
+    """`learner.with_calibration()`; the learner itself if it has no such method."""
+    method = getattr(learner, "with_calibration", None)
+    return method() if callable(method) else learner
+
+
+def check_labels(ids: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Labels (n,) as int64 classes; an error names the first row whose label is none of them."""
+    _check_count(ids, labels)
+    whole = labels.to(torch.int64)
+    bad = (whole != labels) | (whole < 0) | (whole >= classes)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise LabelError(
+            f"labels are whole numbers from 0 to {classes - 1}; row id {int(ids[row])} has {labels[row].item()}. "
+            "Correct the label, or say how many classes there are."
+        )
+    return whole
+
+
+def check_targets(ids: Tensor, labels: Tensor) -> Tensor:
+    """Labels (n,) as float64 numbers; an error names the first row whose label is not finite."""
+    _check_count(ids, labels)
+    values = labels.to(torch.float64)
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise LabelError(f"labels are finite numbers; row id {int(ids[row])} has {float(values[row])}.")
+    return values
+
+
+def _check_count(ids: Tensor, labels: Tensor) -> None:
+    if len(ids) == 0:
+        raise LabelError("there is no labelled row; label at least one row first.")
+    if labels.shape != ids.shape:
+        raise RowError(f"one label for each of {len(ids)} rows was expected, shape {tuple(labels.shape)} was found.")

@@ -15,7 +15,7 @@ from labelwise.bench.models.networks import (
     vgg16,
 )
 from labelwise.rng import Key
-from labelwise.train.torch.initialise import redrawn
+from labelwise.train.torch.initialise import reinitialise
 
 
 def size(model: nn.Module) -> int:
@@ -73,7 +73,7 @@ def test_outputs(make, shape):
     channels, side = shape
     model = make(channels)()
     assert model(torch.randn(2, channels, side, side)).shape == (2, 7)
-    assert size(redrawn(model, Key(0))) == size(model)  # every layer can be drawn anew
+    assert size(reinitialise(model, Key(0))) == size(model)  # every layer can be drawn anew
 
 
 def test_small_images():

@@ -10,6 +10,7 @@ from labelwise.errors import ArgumentError
 def test_training_arguments_reach_the_learner():
     entry = {"name": "linear", "keep": "last", "weight_decay": 0.01, "epochs": 3, "holdout": 0}
     learner = learner_for(read_model(entry, "models"), load("digits"), None, weights=False, device="cpu")
-    assert (learner.how.keep, learner.how.weight_decay, learner.how.epochs, learner.holdout) == ("last", 0.01, 3, 0)
+    options = learner.options
+    assert (options.keep, options.weight_decay, options.epochs, learner.holdout) == ("last", 0.01, 3, 0)
     with pytest.raises(ArgumentError, match="models: linear: keep is"):
         read_model({"name": "linear", "keep": "best"}, "models")

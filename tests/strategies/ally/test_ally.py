@@ -288,7 +288,7 @@ def test_a_session_learns_the_head_from_published_duals_and_goes_on_in_a_new_pro
     assert "head_error" in picks.notes
     again = lw.Session.load(tmp_path / "s", x, lw.TorchLearner(net, epochs=15))
     assert (again.recipe.strategy, again.recipe.objective) == (strategy, recipe.objective)
-    assert again.learner.how.objective == lw.PrimalDual(epsilon=0.3)
+    assert again.learner.options.objective == lw.PrimalDual(epsilon=0.3)
     assert again.ask(12) == picks
 
 

@@ -209,7 +209,7 @@ def test_the_recipe_goes_on_from_the_last_weights_and_after_loading(tmp_path):
         al.tell(picks.ids, y[picks.ids])
     al.fit()
     assert len(made) == 1
-    assert learner.goes_on is False  # the user's own learner is not changed
+    assert learner.warm_start is False  # the user's own learner is not changed
     again = lw.Session.load(tmp_path / "s", x, learner)
     assert again.recipe.settings() == al.recipe.settings()
     assert again.recipe.restart is False

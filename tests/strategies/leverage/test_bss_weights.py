@@ -10,7 +10,7 @@ import labelwise as lw
 from labelwise.errors import ArgumentError
 from labelwise.pool import Pool
 from labelwise.rng import Key
-from labelwise.train.torch.sampler import drawn_order
+from labelwise.train.torch.data import weighted_order
 from labelwise.verify.chi_square import chi_square_p
 
 X = np.random.default_rng(0).standard_t(2.5, size=(300, 4)).astype("f4")
@@ -74,13 +74,13 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     at = torch.tensor([0, 1, 3, 4])
     counts = np.zeros(5)
     for seed in range(600):
-        order = drawn_order(at, rate, Key(seed))
+        order = weighted_order(at, rate, Key(seed))
         assert len(order) == 4
         np.add.at(counts, order.numpy(), 1)
     assert chi_square_p(counts[[0, 1, 3, 4]], np.array([0, 1, 5, 9]) / 15) > 1e-6
-    assert torch.equal(drawn_order(at, rate, Key(3)), drawn_order(at, rate, Key(3)))
+    assert torch.equal(weighted_order(at, rate, Key(3)), weighted_order(at, rate, Key(3)))
     with pytest.raises(ArgumentError, match="nothing to draw"):
-        drawn_order(torch.tensor([0]), rate, Key(0))
+        weighted_order(torch.tensor([0]), rate, Key(0))
 
 
 def test_sampler_and_weighted_objective_learn_the_same_and_not_what_plain_training_does():
@@ -118,9 +118,9 @@ def test_the_sampler_repeats_itself_and_watches_held_out_rows_by_weight():
     fits = [learner.fit(pool, pool.ids, labels, weights=weights, classes=2, key=Key(1)).reader.model for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(fits[0].parameters(), fits[1].parameters()))
     fit = learner.fit(pool, pool.ids, labels, weights=weights, classes=2, key=Key(1))
-    from labelwise.train.torch.inputs import held_out
+    from labelwise.train.torch.data import split_holdout
 
-    _, out = held_out(pool.ids, labels, 0.1, Key(1).fold("holdout"))
+    _, out = split_holdout(pool.ids, labels, 0.1, Key(1).fold("holdout"))
     with torch.no_grad():
         loss = nn.functional.cross_entropy(fit.reader.model(torch.from_numpy(X[out])), labels[out], reduction="none")
     expected = float((loss * weights[out]).sum() / weights[out].sum())

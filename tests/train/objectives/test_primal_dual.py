@@ -14,6 +14,7 @@ from labelwise.rng import Key
 from labelwise.signals.spec import Duals, Embedding
 from labelwise.strategies.ally.reference import duals as slow_duals
 from labelwise.train import Mean, PrimalDual, TorchLearner, Weighted
+from labelwise.train.torch.initialise import make_model
 
 LOSSES = [[2.3, 0.1, 0.25, 0.2], [1.0, 0.05, 0.9, 0.2], [0.1, 3.0, 0.0, 0.2], [0.0, 0.0, 0.4, 0.2]]
 RNG = np.random.default_rng(0)
@@ -120,7 +121,7 @@ def test_duals_in_training_are_those_of_the_kept_epoch_and_of_the_same_forward_p
         expected[index] = (expected[index] + 0.05 * (loss.double() - 0.2)).clamp_min(0)
     assert torch.equal(fit.published[Duals()], expected)
     first_batch = Spy.seen[0]
-    model = TorchLearner(net)._start(Key(0), None)
+    model = make_model(net, Key(0).fold("init"))
     logits = model(torch.from_numpy(X)[first_batch[1]])
     assert torch.allclose(nn.functional.cross_entropy(logits, Y[first_batch[1]], reduction="none"), first_batch[0])
 
@@ -169,7 +170,7 @@ def test_full_updates_sweep_once_in_as_many_primal_steps_over_the_epochs():
 def test_gradients_are_clamped_entry_by_entry():
     def moved(clamp: float | None) -> torch.Tensor:
         learner = TorchLearner(net, epochs=1, batch=60, lr=1.0, optimiser="sgd", momentum=0.0, holdout=0, clamp=clamp)
-        before, after = learner._start(Key(0), None), fitted(learner).reader.model
+        before, after = make_model(net, Key(0).fold("init")), fitted(learner).reader.model
         return torch.cat([(b - a).flatten() for a, b in zip(after.parameters(), before.parameters())]).detach()
 
     free = moved(None)
@@ -260,14 +261,14 @@ def test_duals_at_the_optimum_are_the_sensitivity_of_the_optimal_value():
 def test_the_recipe_trains_by_it_and_leaves_the_learner_alone():
     learner = TorchLearner(net, epochs=5)
     al = lw.Session(X, learner, "ally", classes=2, seed=1)
-    assert isinstance(learner.how.objective, Mean)
+    assert isinstance(learner.options.objective, Mean)
     for _ in range(2):
         picks = al.ask(10)
         al.tell(picks.ids, Y.numpy()[picks.ids])
     assert set(al.fit().published) == {Duals()}
     assert (al.fit().ids.numpy() == np.sort(al.labelled)).all()
     own = TorchLearner(net, objective=PrimalDual(epsilon=0.05))
-    assert lw.Session(X, own, "ally", classes=2).learner.how.objective.epsilon == 0.05
+    assert lw.Session(X, own, "ally", classes=2).learner.options.objective.epsilon == 0.05
     assert lw.recipes.get("typiclust+ally").objective == PrimalDual()
     assert lw.recipes.get(lw.strategies.Ally(clusters=3)).objective == PrimalDual()
     assert lw.recipes.get("badge").objective is None
@@ -300,8 +301,8 @@ def test_ensembles_and_laplace_take_the_objective_of_a_recipe_or_refuse_at_the_d
     for wrap in (lw.ensemble, lw.laplace):
         learner = wrap(TorchLearner(net, epochs=3))
         al = lw.Session(X, learner, "ally", classes=2, seed=1)
-        assert isinstance(al.learner.learner.how.objective, PrimalDual)
-        assert isinstance(learner.learner.how.objective, Mean)  # what was given is as it was
+        assert isinstance(al.learner.learner.options.objective, PrimalDual)
+        assert isinstance(learner.learner.options.objective, Mean)  # what was given is as it was
         for _ in range(2):
             picks = al.ask(12)
             al.tell(picks.ids, Y.numpy()[picks.ids])
@@ -329,7 +330,7 @@ def test_duals_of_an_ensemble_are_the_mean_of_its_members():
 def test_a_recipe_that_goes_on_reaches_the_model_inside():
     for wrap in (lw.ensemble, lw.laplace):
         al = lw.Session(X, wrap(TorchLearner(net)), lw.recipes.get("dynamical"), classes=2)
-        assert al.learner.learner.goes_on
+        assert al.learner.learner.warm_start
     own = Own()
     assert lw.Session(X, own, lw.recipes.get("dynamical"), classes=2).learner is own
 

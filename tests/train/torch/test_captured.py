@@ -8,7 +8,7 @@ import labelwise as lw
 from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.train import Weighted
-from labelwise.train.torch.captured import WARM, Captured
+from labelwise.train.torch.captured import WARM_UP, CapturedStep
 from labelwise.train.torch.step import Step
 
 cuda = pytest.mark.gpu
@@ -45,7 +45,7 @@ def test_captured_training_is_training(how, monkeypatch):
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
     captured = trained(**how)
-    assert len(replays) >= 6 * 6 - 2 * WARM - 2  # five batches of 32 and one of 23
+    assert len(replays) >= 6 * 6 - 2 * WARM_UP - 2  # five batches of 32 and one of 23
     monkeypatch.setattr(Step, "_can_be_captured", lambda self: False)
     plain = trained(**how)
     assert captured.notes["loss"] == pytest.approx(plain.notes["loss"], rel=1e-4)
@@ -78,10 +78,10 @@ def test_batches_of_another_size_and_a_changed_stamp():
         total.index_add_(0, index_B, torch.full((len(index_B),), stamp[0], device="cuda"))
         return (total.clone(),)
 
-    run = Captured(step, torch.device("cuda"), lambda: stamp[0])
-    for _ in range(WARM + 3):
+    run = CapturedStep(step, torch.device("cuda"), lambda: stamp[0])
+    for _ in range(WARM_UP + 3):
         run(torch.tensor([0, 1], device="cuda"))
     run(torch.tensor([2], device="cuda"))
     stamp[0] = 10.0
     (seen,) = run(torch.tensor([0, 3], device="cuda"))
-    assert seen.tolist() == [WARM + 13, WARM + 3, 1, 10]
+    assert seen.tolist() == [WARM_UP + 13, WARM_UP + 3, 1, 10]

@@ -14,7 +14,7 @@ from labelwise.rng import Key
 from labelwise.signals.model.calibration import fit_temperature
 from labelwise.signals.spec import Embedding, LabelProbs, Probs, Signal
 from labelwise.train import Mean, Objective, TorchLearner, Weighted, evaluate
-from labelwise.train.torch.inputs import LabelledInputs, folds, held_out
+from labelwise.train.torch.data import LabelledInputs, assign_folds, split_holdout
 
 C = 3
 
@@ -197,7 +197,7 @@ def test_early_stopping_watches_the_held_out_rows_and_keeps_the_best_weights():
     assert fit.notes["stopped"] == "no better held-out loss for 8 epochs"
     assert fit.notes["epochs"] == fit.notes["best_epoch"] + 8
     assert fit.notes["held_out"] == 30
-    _, out = held_out(pool.ids, labels, 0.3, Key(0).fold("holdout"))
+    _, out = split_holdout(pool.ids, labels, 0.3, Key(0).fold("holdout"))
     again = evaluate(fit.reader, pool, pool.ids[out], labels[out])
     assert again["nll"] == pytest.approx(fit.notes["held_out_loss"], rel=1e-4)
     z = fit.reader.logits(pool.inputs(pool.ids[out]))
@@ -214,7 +214,7 @@ def test_keep_last_runs_every_epoch_and_keeps_the_last_weights():
     fit = fitted(TorchLearner(wide, keep="last", patience=3, **how), pool, labels)
     assert fit.notes["best_epoch"] == fit.notes["epochs"] == 30
     assert fit.notes["stopped"] == "all 30 epochs run"
-    _, out = held_out(pool.ids, labels, 0.3, Key(0).fold("holdout"))
+    _, out = split_holdout(pool.ids, labels, 0.3, Key(0).fold("holdout"))
     found = evaluate(fit.reader, pool, pool.ids[out], labels[out])
     assert found["nll"] == pytest.approx(fit.notes["held_out_loss"], rel=1e-4)
     lowest = fitted(TorchLearner(wide, **how), pool, labels)
@@ -226,7 +226,7 @@ def test_keep_last_runs_every_epoch_and_keeps_the_last_weights():
 def test_keep_accuracy_keeps_the_latest_of_the_best_epochs():
     pool, labels = blobs(100, noise=1.5)
     seen = []
-    _, out = held_out(pool.ids, labels, 0.3, Key(0).fold("holdout"))
+    _, out = split_holdout(pool.ids, labels, 0.3, Key(0).fold("holdout"))
     x = pool.inputs(pool.ids[out])
 
     def look(model, epoch):
@@ -277,25 +277,25 @@ def test_validation_rows_can_be_given(as_pool):
 def test_held_out_rows_are_stratified_and_do_not_depend_on_order():
     labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 19 + [3])
     ids = torch.arange(100) * 7
-    kept, out = held_out(ids, labels, 0.2, Key(3))
+    kept, out = split_holdout(ids, labels, 0.2, Key(3))
     assert len(out) == 20
     assert sorted([*kept.tolist(), *out.tolist()]) == list(range(100))
     assert torch.bincount(labels[out], minlength=4).tolist() == [10, 6, 4, 0]
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    _, again = held_out(ids[order], labels[order], 0.2, Key(3))
+    _, again = split_holdout(ids[order], labels[order], 0.2, Key(3))
     assert sorted(ids[order][again].tolist()) == sorted(ids[out].tolist())
-    assert held_out(ids, torch.arange(100), 0.2, Key(0))[1].tolist() == []  # each class keeps a row to train on
+    assert split_holdout(ids, torch.arange(100), 0.2, Key(0))[1].tolist() == []  # each class keeps a row to train on
 
 
 def test_folds_spread_every_class_and_do_not_depend_on_order():
     labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
     ids = torch.arange(100) * 7
-    fold = folds(ids, labels, 5, Key(3))
+    fold = assign_folds(ids, labels, 5, Key(3))
     assert torch.bincount(fold).tolist() == [20] * 5
     assert all(torch.bincount(fold[labels == c]).tolist() == [n] * 5 for c, n in enumerate((10, 6, 4)))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(folds(ids[order], labels[order], 5, Key(3)), fold[order])
-    assert not torch.equal(folds(ids, labels, 5, Key(4)), fold)
+    assert torch.equal(assign_folds(ids[order], labels[order], 5, Key(3)), fold[order])
+    assert not torch.equal(assign_folds(ids, labels, 5, Key(4)), fold)
 
 
 def test_own_fit_in_one_line():
@@ -456,8 +456,8 @@ def test_texts_and_mappings_are_sliced_by_row():
 
 def test_rows_that_are_too_many_are_read_batch_by_batch():
     pool, _ = blobs(30)
-    held, streamed = LabelledInputs(pool, pool.ids), LabelledInputs(pool, pool.ids, held_bytes=10)
-    assert streamed.held is None
+    held, streamed = LabelledInputs(pool, pool.ids), LabelledInputs(pool, pool.ids, cache_bytes=10)
+    assert streamed.cache is None
     at = torch.tensor([4, 2, 9])
     assert torch.equal(held.take(at), streamed.take(at))
 
@@ -507,4 +507,4 @@ def test_arguments_out_of_range_are_refused(wrong):
 
 
 def test_mean_is_the_default_objective():
-    assert isinstance(TorchLearner(net).how.objective, Mean)
+    assert isinstance(TorchLearner(net).options.objective, Mean)

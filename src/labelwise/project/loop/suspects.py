@@ -15,7 +15,7 @@ from labelwise.errors import StoreError
 from labelwise.io.files import write_text
 from labelwise.project.loop.model import logistic, ridge
 from labelwise.rng import Key
-from labelwise.train.torch.inputs import folds
+from labelwise.train.torch.data import assign_folds
 
 _FOLDS, _FEWEST = 5, 20
 _UNLIKELY = 0.5  # a label with a higher probability than this is not suspect
@@ -40,7 +40,7 @@ def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Se
     if not classes:
         return _numbers(ids, x_ND, torch.tensor(list(labels), dtype=torch.float64), key)
     label_N = torch.tensor([int(label) for label in labels])
-    fold_N = folds(ids, label_N, _FOLDS, key)
+    fold_N = assign_folds(ids, label_N, _FOLDS, key)
     p_NC = torch.zeros(len(ids), len(classes), dtype=torch.float64)
     for fold in range(_FOLDS):
         out = fold_N == fold
@@ -60,7 +60,7 @@ def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Se
 
 
 def _numbers(ids: Tensor, x_ND: Tensor, y_N: Tensor, key: Key) -> list[Suspect]:
-    fold_N = folds(ids, torch.zeros_like(ids), _FOLDS, key)
+    fold_N = assign_folds(ids, torch.zeros_like(ids), _FOLDS, key)
     found_N = torch.zeros_like(y_N)
     for fold in range(_FOLDS):
         out = fold_N == fold

@@ -32,8 +32,8 @@ from labelwise.theory.dynamics import Dynamics, Ratio, product
 from labelwise.theory.mmd import mmd, mmd_squared
 from labelwise.theory.ntk import empirical_ntk
 from labelwise.train import TorchLearner
-from labelwise.train.fit import Fit
-from labelwise.train.torch.initialise import made
+from labelwise.train.learner import Fit
+from labelwise.train.torch.initialise import make_model
 
 PAPER = "Wang et al., NeurIPS 2022"
 STEPS = 400  # of gradient descent by the squared error
@@ -54,7 +54,7 @@ def figure1(setting: Setting, sizes: Sizes | None = None) -> Result:
         picks = torch.from_numpy(session.ask(b).ids)
         inputs, labels = bench.rows(torch.cat([ids, picks]))
         y_nC = one_hot(labels, bench.classes)
-        models = {"initial": made(bench.pooled(), bench.key.fold("init")), "trained": model_of(session.fit())}
+        models = {"initial": make_model(bench.pooled(), bench.key.fold("init")), "trained": model_of(session.fit())}
         for when, model in models.items():
             kernel = empirical_ntk(model, inputs)
             row = {"query": b, "kernel": when, "mmd": mmd(kernel, len(ids)), "bound": bound_term(kernel, y_nC)}
@@ -88,7 +88,7 @@ def figure2(setting: Setting, sizes: Sizes | None = None) -> Result:
     inputs, labels = bench.rows(torch.cat([ids, others]))
     y_nC = one_hot(labels, bench.classes)
     models = {
-        "initial": made(bench.pooled(), bench.key.fold("init")),
+        "initial": make_model(bench.pooled(), bench.key.fold("init")),
         "trained on S": _by_squared_error(bench, ids),
     }
     panels: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
         if epochs > done:
             fit = bench.trained(factory, ids, fit, epochs - done)
             done = epochs
-        model = made(factory, bench.key.fold("train").fold("init")) if fit is None else model_of(fit)
+        model = make_model(factory, bench.key.fold("train").fold("init")) if fit is None else model_of(fit)
         dynamics = Dynamics(model)
         along, guess_N = dynamics.gradient(*bench.rows(ids)), dynamics.guesses(others)
         delta_N = dynamics.changes(others, guess_N, along)

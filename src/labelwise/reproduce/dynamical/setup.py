@@ -15,7 +15,7 @@ from labelwise.reproduce.registry import Setting, device_of
 from labelwise.rng import Key
 from labelwise.signals.model.forward import ModelReader
 from labelwise.train import TorchLearner
-from labelwise.train.fit import Fit
+from labelwise.train.learner import Fit
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Training of torch modules."""
+"""Training of torch models: options, labelled data, the training loop and the learner."""
