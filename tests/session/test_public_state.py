@@ -27,7 +27,7 @@ def _private(path: Path, of: tuple[str, ...] | None) -> set[str]:
 
 def test_no_other_package_reads_private_attributes_of_a_session() -> None:
     private = _private(Path(module.__file__), ("self", "session"))
-    assert {"_fit", "_pending", "_gathering"} <= private
+    assert {"_fit", "_pending"} <= private
     for path in SOURCE.rglob("*.py"):
         if path.relative_to(SOURCE).parts[0] != "session":
             found = _private(path, None) & private - _private(path, ("self", "cls"))
