@@ -171,7 +171,7 @@ def joint_entropies(case: Case) -> None:
             expect_close(joint.gain(torch.from_numpy(probs)), expected, f"gain after {t} picks", 0.0, 1e-10)
             expect_close(joint.q_M.sum(), 1.0, "the chances of all labellings", 1e-12)
             expect(len(joint.q_M) == 3**t, f"{3**t} labellings of {t} rows, found {len(joint.q_M)}")
-            joint = joint.take(torch.from_numpy(probs[t]), 1000, Key(turn))
+            joint = joint.with_row(torch.from_numpy(probs[t]), 1000, Key(turn))
 
 
 @checks("ally", "recursion of duals")

@@ -4,7 +4,7 @@ import torch
 
 import labelwise as lw
 from labelwise.strategies.bayesian import reference as slow
-from labelwise.strategies.bayesian.joint_entropy import information
+from labelwise.strategies.bayesian.joint_entropy import mutual_information
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 3.0, 40.0])
@@ -46,7 +46,7 @@ def test_never_below_zero_nor_above_its_bounds():
 def test_information_leaves_its_argument_alone():
     log_probs = torch.tensor(slow.random_log_probs(np.random.default_rng(0), 5, 3, 2))
     before = log_probs.clone()
-    information(log_probs)
+    mutual_information(log_probs)
     assert torch.equal(log_probs, before)
 
 

@@ -9,9 +9,9 @@ import labelwise as lw
 from labelwise.rng import Key
 from labelwise.strategies import BatchBald
 from labelwise.strategies.bayesian import batchbald
-from labelwise.strategies.bayesian import joint_entropy as joint_module
 from labelwise.strategies.bayesian import reference as slow
 from labelwise.strategies.bayesian.joint_entropy import Joint, probabilities
+from tuned import tuned
 
 
 def _problem(seed: int, n: int = 12, draws: int = 6, classes: int = 3, scale: float = 2.0) -> np.ndarray:
@@ -39,7 +39,7 @@ def test_joint_entropies_are_those_of_the_enumeration():
         assert gains.tolist() == pytest.approx(expected, abs=1e-10)
         assert float(joint.q_M.sum()) == pytest.approx(1)
         assert len(joint.q_M) == 3**t
-        joint = joint.take(torch.tensor(probs[t]), 1000, Key(0))
+        joint = joint.with_row(torch.tensor(probs[t]), 1000, Key(0))
 
 
 def _plain(log_probs: np.ndarray, k: int, configurations: int, key: Key) -> list[int]:
@@ -52,20 +52,18 @@ def _plain(log_probs: np.ndarray, k: int, configurations: int, key: Key) -> list
         gain[taken] = -math.inf
         best = int((gain >= gain.max() - batchbald.TIED).nonzero()[0])
         taken.append(best)
-        joint = joint.take(p[best], configurations, key.fold("pick", len(taken)))
+        joint = joint.with_row(p[best], configurations, key.fold("pick", len(taken)))
     return taken
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("configurations", [100_000, 300])
-def test_lazy_is_plain_greedy(seed: int, configurations: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(joint_module, "GROUPS", 8)
-    monkeypatch.setattr(batchbald, "FIRST", 2)
-    monkeypatch.setattr(batchbald, "TOGETHER", 2)
+def test_lazy_is_plain_greedy(seed: int, configurations: int):
+    strategy = tuned(BatchBald(configurations, strict=True), groups=8, first=2, together=2)
     log_probs = _problem(seed, n=60, draws=9, classes=3)
     log_probs = np.concatenate([log_probs, log_probs[:20]])  # with copies: ties
     k = 8
-    got = lw.select(BatchBald(configurations, strict=True), k, log_probs=log_probs, seed=seed)
+    got = lw.select(strategy, k, log_probs=log_probs, seed=seed)
     if configurations == 300:  # stale gains are bounds up to the noise of the sample
         assert len(set(got.ids[:5].tolist()) ^ set(_plain(log_probs, 5, configurations, Key(seed)))) == 0
     else:
@@ -73,22 +71,21 @@ def test_lazy_is_plain_greedy(seed: int, configurations: int, monkeypatch: pytes
     assert got.notes["evaluated"] < 80 * (k - 1)
 
 
-def test_few_rows_are_looked_at_again():
+def test_few_rows_are_evaluated_again():
     got = lw.select("batchbald", 5, log_probs=_problem(0, n=2000, draws=20, classes=3, scale=0.7))
     assert got.notes["evaluated"] < 1000
 
 
-def test_a_rough_joint_bounds_the_gain(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(joint_module, "GROUPS", 4)
+def test_a_coarse_joint_bounds_the_gain():
     p = probabilities(torch.tensor(_problem(1, n=30, draws=5)))
     joint = Joint.empty(5, p.device)
     for t in range(4):
-        joint = joint.take(p[t], 40, Key(t))
-        rough = joint.rough()
-        assert len(rough.q_M) <= 9
-        assert rough is joint or len(rough.q_M) < len(joint.q_M)
-        assert float(rough.q_M.sum()) == pytest.approx(1)
-        assert bool((rough.gain(p) >= joint.gain(p) - 1e-12).all())
+        joint = joint.with_row(p[t], 40, Key(t))
+        coarse = joint.coarse(4)
+        assert len(coarse.q_M) <= 9
+        assert coarse is joint or len(coarse.q_M) < len(joint.q_M)
+        assert float(coarse.q_M.sum()) == pytest.approx(1)
+        assert bool((coarse.gain(p) >= joint.gain(p) - 1e-12).all())
 
 
 def test_sampled_configurations_come_close_to_all_of_them():
@@ -96,9 +93,9 @@ def test_sampled_configurations_come_close_to_all_of_them():
     exact = sampled = Joint.empty(8, p.device)
     for t in range(6):
         sampled = sampled._sampled(1000, Key(9)) if t == 3 else sampled
-        exact, sampled = exact.take(p[t], 10**6, Key(t)), sampled.take(p[t], 10**6, Key(t))
-    assert exact.exact
-    assert not sampled.exact
+        exact, sampled = exact.with_row(p[t], 10**6, Key(t)), sampled.with_row(p[t], 10**6, Key(t))
+    assert exact.is_exact
+    assert not sampled.is_exact
     assert len(sampled.q_M) == 8000
     # 8,000 samples of an entropy of at most log 3: 0.004 is one standard error.
     assert float((exact.gain(p) - sampled.gain(p)).abs().max()) < 0.02
@@ -138,7 +135,7 @@ def test_a_saturated_batch_is_filled_by_bald():
     assert strict.ids[:greedy].tolist() == got.ids[:greedy].tolist()
 
 
-def test_the_prefilter_looks_at_the_rows_of_highest_bald_only():
+def test_with_a_prefilter_candidates_are_the_rows_of_highest_bald():
     log_probs = _problem(5, n=200)
     got = lw.select(BatchBald(prefilter=3), 4, log_probs=log_probs)
     assert got.notes["rows"] == 12
@@ -148,10 +145,9 @@ def test_the_prefilter_looks_at_the_rows_of_highest_bald_only():
     assert lw.select(BatchBald(prefilter=0), 4, log_probs=log_probs).notes["rows"] == 200
 
 
-def test_the_prefilter_is_on_by_itself_in_large_pools(monkeypatch: pytest.MonkeyPatch):
+def test_the_prefilter_is_on_by_itself_in_large_pools():
     log_probs = _problem(5, n=200)
-    monkeypatch.setattr(batchbald, "LARGE", 100)
-    assert lw.select("batchbald", 4, log_probs=log_probs).notes["rows"] == 40
+    assert lw.select(tuned(BatchBald(), large_pool=100), 4, log_probs=log_probs).notes["rows"] == 40
 
 
 def test_copies_of_a_row_tell_less_than_other_rows():

@@ -1,4 +1,4 @@
-"""BALD: the rows whose label would say most about the weights of the model.
+"""BALD: the rows whose label has the most information about the weights of the model.
 
 Houlsby, Huszar, Ghahramani and Lengyel, "Bayesian active learning for classification and preference learning", 2011,
 equation 2. With p_k the class probabilities of a row under draw k of the weights, k = 1..K, and the same draws in both
@@ -19,12 +19,12 @@ from labelwise.selection import Scored
 from labelwise.selection.strategy import Growth
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import LogProbs, Needs
-from labelwise.strategies.bayesian.joint_entropy import information
+from labelwise.strategies.bayesian.joint_entropy import mutual_information
 
 
 @register
 class Bald(Scored):
-    """Rows about whose label the draws of the model disagree most."""
+    """Selects the rows about whose label the draws of the model disagree most."""
 
     name = "bald"
     picks = "most information about the weights"
@@ -35,4 +35,4 @@ class Bald(Scored):
     paper = "Houlsby et al. 2011"
 
     def score(self, rows: Rows, key: Key) -> Tensor:
-        return information(rows.tensor(LogProbs()))
+        return mutual_information(rows.tensor(LogProbs()))

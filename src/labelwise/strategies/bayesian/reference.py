@@ -9,7 +9,7 @@ import numpy as np
 
 
 def random_log_probs(rng: np.random.Generator, n: int, draws: int, classes: int, scale: float = 2.0) -> np.ndarray:
-    """(n, K, C) log probabilities: each row has logits of its own that the draws scatter around."""
+    """(n, K, C) log probabilities: the draws of a row scatter around logits of its own."""
     z = rng.normal(size=(n, 1, classes)) * scale + rng.normal(size=(n, draws, classes)) * rng.uniform(
         0, scale, (n, 1, 1)
     )
