@@ -7,7 +7,9 @@ Times are by CUDA events around one selection on tensors that are on the device,
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,18 +19,26 @@ import torch
 from torch import Tensor
 
 import labelwise as lw
-import labelwise.strategies.sabal.sabal as doors
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding, LabelProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
-from labelwise.strategies.sabal import greedy_triton, iht_cuda
-from labelwise.strategies.sabal.forms import Gradients
+from labelwise.strategies.sabal.kernels.tuning import Tile, TritonTuning
 from labelwise.strategies.sabal.problem import Terms, posed
+from labelwise.strategies.sabal.vectors import Gradients
 from sabal import copy_rate, dense_iht, inputs_of
 
 SHAPE = (50_000, 512, 10, 3000)
-TILES = ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (64, 32, 4), (32, 64, 4), (64, 128, 8))
-WALKS = ((16, 64, 4), (16, 128, 4), (32, 64, 4), (64, 64, 4))
+TUNING = TritonTuning()
+TILES: tuple[Tile, ...] = (
+    (64, 64, 4),
+    (64, 128, 4),
+    (128, 64, 4),
+    (128, 64, 8),
+    (64, 32, 4),
+    (32, 64, 4),
+    (64, 128, 8),
+)
+PASSES: tuple[Tile, ...] = ((16, 64, 4), (16, 128, 4), (32, 64, 4), (64, 64, 4))
 IHT = Sabal("iht", iterations=200, tolerance=0.0)
 
 
@@ -47,7 +57,7 @@ def seconds_of(run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
     return min(times), answer
 
 
-def there_of(inputs: dict[str, Any]) -> dict[str, Any]:
+def on_device(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value.cuda() for name, value in inputs.items()}
 
 
@@ -67,7 +77,7 @@ def picks() -> None:
                     Sabal("iht", iterations=20),
                     Sabal("iht", prox="paper", iterations=5),
                 ):
-                    here, there = lw.select(strategy, k, **given), lw.select(strategy, k, **there_of(given))
+                    here, there = lw.select(strategy, k, **given), lw.select(strategy, k, **on_device(given))
                     order = int((here.ids == there.ids).sum())
                     same = len(set(here.ids.tolist()) & set(there.ids.tolist()))
                     away = float(abs(here.weights - there.weights).max()) if order == k else float("nan")
@@ -79,25 +89,23 @@ def picks() -> None:
 
 def times() -> None:
     """Whole selections: the fused path, and the path without Triton."""
-    inputs = there_of(inputs_of(*SHAPE[:3]))
+    inputs = on_device(inputs_of(*SHAPE[:3]))
     size, rate, k = inputs["embedding"].nbytes, copy_rate(), SHAPE[3]
     print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
-    fused = greedy_triton.small_enough
-    for name, path in {"triton": fused, "torch": lambda shape, shard: False}.items():
-        doors.small_enough = path  # type: ignore[attr-defined]
-        iht_cuda.small_enough = path  # type: ignore[attr-defined]
+    for backend in ("triton", "cuda-graph"):
+        os.environ["LABELWISE_BACKEND"] = backend
         for strategy, reads in ((Sabal(), k), (IHT, 200)):
             torch.cuda.reset_peak_memory_stats()
-            held = torch.cuda.memory_allocated()
+            before = torch.cuda.memory_allocated()
             seconds, got = seconds_of(functools.partial(lw.select, strategy, k, **inputs))
-            extra = (torch.cuda.max_memory_allocated() - held) / 1e6
+            extra = (torch.cuda.max_memory_allocated() - before) / 1e6
             print(
-                f"{name} {strategy.solver} {SHAPE}: {seconds:.4f} s, {1e6 * seconds / reads:.1f} us each, "
+                f"{backend} {strategy.solver} {SHAPE}: {seconds:.4f} s, {1e6 * seconds / reads:.1f} us each, "
                 f"{100 * reads * size / seconds / rate:.0f} % of the copy rate, {got.notes.get('sweeps')} looks, "
                 f"extra {extra:.0f} MB, objective {got.notes['objective']:.9g}",
                 flush=True,
             )
-    doors.small_enough = iht_cuda.small_enough = fused  # type: ignore[attr-defined]
+    del os.environ["LABELWISE_BACKEND"]
 
 
 def problem_of(inputs: dict[str, Tensor], k: int) -> Any:
@@ -110,7 +118,9 @@ def problem_of(inputs: dict[str, Tensor], k: int) -> Any:
 
 def parts() -> None:
     """Microseconds of each kernel, for several tiles."""
-    inputs, k = there_of(inputs_of(*SHAPE[:3])), SHAPE[3]
+    from labelwise.strategies.sabal.kernels.triton import GradientPasses, TritonSteps  # needs Triton
+
+    inputs, k = on_device(inputs_of(*SHAPE[:3])), SHAPE[3]
     began = time.perf_counter()
     with problem_of(inputs, k) as problem:
         torch.cuda.synchronize()
@@ -118,40 +128,31 @@ def parts() -> None:
         (shard,) = problem.pool.map(lambda one: one)
         for tile in TILES:
             for precision in ("tf32x3", "ieee"):
-                loop = greedy_triton._Fused(problem, shard, tile)
-                loop.precision = precision
-                print(f"score {tile} {precision}: {_each(functools.partial(_score, loop)):.1f} us", flush=True)
-        loop = greedy_triton._Fused(problem, shard)
-        loop.places.copy_(torch.arange(k + 1) * 7)
-        loop.w.fill_(1.0)
-        for tile in WALKS:
-            walk = greedy_triton.Walk(problem, loop.g, k, tile)
+                steps = TritonSteps(problem, shard, dataclasses.replace(TUNING, score_tile=tile))
+                steps.precision = precision
+                print(f"score {tile} {precision}: {_each(steps.score):.1f} us", flush=True)
+        steps = TritonSteps(problem, shard, TUNING)
+        steps.positions.copy_(torch.arange(k + 1) * 7)
+        steps.w.fill_(1.0)
+        for tile in PASSES:
+            passes = GradientPasses(problem, steps.g, k, tile, TUNING)
             for rows in (10, 1000, 2999):
-                loop.state.copy_(torch.tensor([1, rows]))
-                args = (loop.r_AB, loop.w, loop.u, loop.places, loop.state[1:], loop.state)
-                both = _each(functools.partial(walk, *args, "next")), _each(functools.partial(walk, *args, "given"))
-                print(f"walk {tile} over {rows}: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
-        loop.state.copy_(torch.tensor([1, 0]))
-        print(f"step: {_each(loop._step, 50):.1f} us", flush=True)
+                steps.state.copy_(torch.tensor([1, rows]))
+                args = (steps.r_AB, steps.w, steps.u, steps.positions, steps.state[1:], steps.state)
+                both = _each(functools.partial(passes, *args, "next")), _each(functools.partial(passes, *args, "given"))
+                print(f"passes {tile} over {rows}: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
+        steps.state.copy_(torch.tensor([1, 0]))
+        print(f"step: {_each(steps.step, 50):.1f} us", flush=True)
         u, z = torch.zeros(2, len(shard), dtype=torch.float64, device="cuda")
         count = torch.tensor([len(shard)], dtype=torch.int32, device="cuda")
-        for tile in (*WALKS, (128, 64, 8), (64, 128, 8)):
-            walk = greedy_triton.Walk(problem, loop.g, len(shard), tile)
-            read = functools.partial(walk, loop.r_AB, z, u, None, count, loop.state)
+        for tile in (*PASSES, (128, 64, 8), (64, 128, 8)):
+            passes = GradientPasses(problem, steps.g, len(shard), tile, TUNING)
+            read = functools.partial(passes, steps.r_AB, z, u, None, count, steps.state)
             both = _each(read), _each(functools.partial(read, "given"))
-            print(f"walk {tile} over all: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
+            print(f"passes {tile} over all: {both[0]:.1f} us, with u given {both[1]:.1f}", flush=True)
         key = torch.randn(len(shard), dtype=torch.float64, device="cuda")
         print(f"sort: {_each(lambda: torch.sort(key, descending=True, stable=True)):.1f} us", flush=True)
         print(f"topk: {_each(lambda: torch.topk(key, k)):.1f} us", flush=True)
-
-
-def _score(loop: Any) -> None:
-    g, (a, b) = loop.g, loop.r_AB.shape
-    rows, width, warps = loop.tile
-    loop.kernels.score_rows[(loop.scorers,)](
-        g.left, g.right, loop.small_AB, loop.bonus_N, loop.par, loop.state, loop.top_P3, loop.place_P2,
-        len(g), a, b, loop.walk.lines, rows, width, loop.precision, num_warps=warps,
-    )  # fmt: skip
 
 
 def _each(run: Callable[[], Any], repeats: int = 20) -> float:
@@ -173,27 +174,27 @@ def _each(run: Callable[[], Any], repeats: int = 20) -> float:
 
 
 def large() -> None:
-    """A thousand classes: lists with checks, walked through by inner products or with R."""
+    """A thousand classes: lists with checks, with picks by inner products or with R."""
     shape = (200_000, 2048, 1000, 1000)
     chance = torch.Generator("cuda").manual_seed(0)
     logits = 2 * torch.randn(shape[0], shape[2], generator=chance, device="cuda")
     inputs: dict[str, Any] = {"probs": logits.softmax(1), "label_probs": (logits / 1.5).softmax(1)}
     inputs["embedding"] = torch.randn(shape[0], shape[1], generator=chance, device="cuda")
-    by_products, found = doors.suits, {}  # type: ignore[attr-defined]
-    for name, path in {"products": by_products, "lists with R": lambda problem: False}.items():
-        doors.suits = path  # type: ignore[attr-defined]
+    found = {}
+    for backend in ("gram", "torch"):
+        os.environ["LABELWISE_BACKEND"] = backend
         seconds, got = seconds_of(functools.partial(lw.select, Sabal(), shape[3], **inputs), 1)
-        found[name] = got.ids
-        print(f"greedy by {name} {shape}: {seconds:.3f} s, {got.notes['sweeps']} sweeps", flush=True)
-    doors.suits = by_products  # type: ignore[attr-defined]
-    same = int((found["products"] == found["lists with R"]).sum())
+        found[backend] = got.ids
+        print(f"greedy by {backend} {shape}: {seconds:.3f} s, {got.notes['sweeps']} sweeps", flush=True)
+    del os.environ["LABELWISE_BACKEND"]
+    same = int((found["gram"] == found["torch"]).sum())
     print(f"{same} of {shape[3]} picks the same", flush=True)
 
 
 def dense() -> None:
     """IHT beside the dense yardstick, on the device."""
     n, dim, classes, k = SHAPE
-    inputs = there_of(inputs_of(n, dim, classes))
+    inputs = on_device(inputs_of(n, dim, classes))
     ours, got = seconds_of(lambda: lw.select(Sabal("iht", iterations=30, tolerance=0.0), k, **inputs))
     plain, picked = seconds_of(lambda: dense_iht(k, 30, 1e-8, 1e-6, **inputs), 1)
     same = len(set(got.ids.tolist()) & set(picked.tolist()))

@@ -79,13 +79,6 @@ def counted_by_torch(run: Callable[[], lw.Selection]) -> tuple[lw.Selection, int
     return found, sum("synchroniz" in str(one.message) for one in seen)
 
 
-@pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SABAL's loops of a device, which look for CUDA, run on the stand-in; its kernels cannot."""
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: len(problem.v_AB) <= 128)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.suits", lambda problem: len(problem.v_AB) > 128)
-
-
 def check(name: str, device: Any, counted: Callable[..., Any], classes: int = 4) -> None:
     few, waits = counted(lambda: select(name, FEW, device, classes=classes))
     many, more = counted(lambda: select(name, MANY, device, classes=classes))
@@ -94,13 +87,11 @@ def check(name: str, device: Any, counted: Callable[..., Any], classes: int = 4)
     assert many.ids.tolist() == select(name, MANY, "cpu", classes=classes).ids.tolist()
 
 
-@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_no_pick_makes_the_host_wait(name: str) -> None:
     check(name, AWAY, counted_away)
 
 
-@pytest.mark.usefixtures("loops")
 def test_of_many_classes_the_host_waits_three_times_for_a_list() -> None:
     found, waits = counted_away(lambda: select("sabal-greedy", FEW, AWAY, classes=140))
     sweeps = found.notes["sweeps"]

@@ -256,16 +256,10 @@ def test_every_strategy_may_have_its_rows_on_the_accelerators_of_other_processes
 @pytest.mark.parametrize(
     "name", ["sabal-greedy", "sabal-iht", "sabal unit weights", "sabal bayesian", "acs-fw", "bait"]
 )
-def test_the_loops_of_an_accelerator_run_in_another_process(
-    name: str, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loops_of_an_accelerator_run_in_another_process(name: str, expected: Any) -> None:
     """All rows in one shard, and the problem comes from the CPU."""
     one = trained(name)
     pool, labelled, _ = rows_of(one)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: True)
-    monkeypatch.setattr(
-        "labelwise.strategies.sabal.greedy_triton.available", lambda: False
-    )  # no kernel runs on a stand-in
     with second_device():
         got = one.recipe.strategy.select(_elsewhere(pool, 1), labelled, 12, one.key.fold("select", TOLD))
     same(got, expected[name], 1e-7)

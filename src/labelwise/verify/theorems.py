@@ -19,8 +19,9 @@ from labelwise.strategies.dynamical import reference as slow_dynamical
 from labelwise.strategies.leverage import reference as slow_barrier
 from labelwise.strategies.leverage.barrier import Barrier
 from labelwise.strategies.leverage.bss import ALWAYS_GOOD
-from labelwise.strategies.sabal import problem as sparse
 from labelwise.strategies.sabal import reference as slow_sabal
+from labelwise.strategies.sabal.kernels import torch as sabal
+from labelwise.strategies.sabal.vectors import adjoint
 from labelwise.theory.alignment import one_hot, theorem_1, theorem_2
 from labelwise.theory.dynamics import Dynamics
 from labelwise.train import PrimalDual
@@ -70,15 +71,17 @@ def line_search(case: Case) -> None:
         w, u = rng.random(9) * (rng.random(9) < 0.6), rng.normal(size=9)
         case.record({"phi": problem.phi, "v": problem.v, "w": w, "u": u})
         phi = Factored(torch.ones(9, 1, dtype=torch.float64), torch.from_numpy(problem.phi.T.copy()))
-        along = sparse.adjoint(phi, torch.from_numpy(u))
-        residual = sparse.adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
+        along = adjoint(phi, torch.from_numpy(u))
+        residual = adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
         slope = (residual * along).sum() + problem.beta * float((w - 1) @ u)
-        mu = float(sparse.line_search(slope, (along * along).sum() + problem.beta * float(u @ u)))
+        mu = float(sabal.line_search(slope, (along * along).sum() + problem.beta * float(u @ u)))
         others = [problem.f1(w - (mu + step) * u) for step in (-1.0, -0.1, -0.01, 0.01, 0.1, 1.0)]
         expect(problem.f1(w - mu * u) < min(others), f"a step beside {mu:.6g} is better")
-        after, _ = sparse.debias(phi, torch.from_numpy(w), residual, 1, problem.beta, 0.0)
-        expect_close(after.numpy(), problem.debias(w), "algorithm 5", 1e-10, 1e-12)
-        expect(problem.f1(after.numpy()) <= problem.f1(w) + 1e-12, "de-biasing raised the objective")
+        support = sabal.ResidualSupport(phi, torch.from_numpy(w), residual, 1)
+        direction, step = sabal.debias_step(support, problem.beta, 0.0)
+        after = w - float(step) * direction.numpy()
+        expect_close(after, problem.debias(w), "algorithm 5", 1e-10, 1e-12)
+        expect(problem.f1(after) <= problem.f1(w) + 1e-12, "de-biasing raised the objective")
 
 
 def _network(case: Case, turn: int, rows: int = 7) -> tuple[nn.Module, Tensor, Tensor]:

@@ -145,7 +145,6 @@ def test_nothing_of_the_path_is_left_on_the_cpu(name: str, monkeypatch: pytest.M
     }
     expected = lw.select(name, 40, seed=3, **here).ids.tolist()
     monkeypatch.setattr(nearest_cuda, "suits", lambda pool: True)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.suits", lambda problem: True)
     with second_device():
         there = {key: one.to(AWAY) for key, one in here.items()}
         assert lw.select(name, 40, seed=3, **there).ids.tolist() == expected

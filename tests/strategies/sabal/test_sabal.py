@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_backend import select
 from sklearn.linear_model import LogisticRegression
 
 import labelwise as lw
 from labelwise import recipes
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
-from labelwise.selection import triton_available
+from labelwise.selection.backends import triton_refusal
 from labelwise.selection.read_pool import add_notes
 from labelwise.session import folder
 from labelwise.shards import Shard, Shards, shards_of
@@ -25,11 +26,15 @@ from labelwise.signals.read import read
 from labelwise.signals.rows import Factored, Rows
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
-from labelwise.strategies.sabal import greedy as sparse_greedy
-from labelwise.strategies.sabal import greedy_cuda, greedy_triton, iht_cuda, scoreboard
 from labelwise.strategies.sabal import iht as sparse_iht
-from labelwise.strategies.sabal import problem as sparse
 from labelwise.strategies.sabal import reference as slow
+from labelwise.strategies.sabal import scoreboard
+from labelwise.strategies.sabal.backends import GraphGreedy, GraphIht, TorchGreedy
+from labelwise.strategies.sabal.greedy import ListTuning
+from labelwise.strategies.sabal.kernels import torch as kernels
+from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning
+from labelwise.strategies.sabal.vectors import adjoint
+from second_device import AWAY, second_device
 
 NONE = Shards([])
 
@@ -146,18 +151,13 @@ def test_single_precision_is_near(name: str, form: str):
 @pytest.mark.parametrize("beta", [1e-1, 1e-4])
 @pytest.mark.parametrize("steps", [3, 64])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_length_of_the_list_does_not_matter(
-    form: str, beta: float, steps: int, dtype: type, monkeypatch: pytest.MonkeyPatch
-):
+def test_length_of_the_list_does_not_matter(form: str, beta: float, steps: int, dtype: type):
     inputs = {key: value.astype(dtype) for key, value in INPUTS[form](5, n=400).items()}
     strategy = Sabal("greedy", 1e2, beta)
     expected = lw.select(strategy, 80, **inputs)
-    monkeypatch.setattr(sparse_greedy, "FIRST_STEPS", steps)
-    monkeypatch.setattr(sparse_greedy, "MOST_STEPS", steps)
     for length in (1, 25):
-        monkeypatch.setattr(sparse_greedy, "SHORTEST", length)
-        monkeypatch.setattr(sparse_greedy, "LONGEST", length)
-        got = lw.select(strategy, 80, **inputs)
+        tuning = ListTuning(first_steps=steps, most_steps=steps, shortest=length, longest=length)
+        got = select(strategy, 80, inputs, TorchGreedy(tuning))
         assert got.ids.tolist() == expected.ids.tolist()
         near = 1e-9 if dtype is np.float64 else 1e-6  # the support is kept in the precision of the rows
         np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
@@ -169,13 +169,12 @@ def test_wide_rows_take_undone_picks_back_at_once(dtype: type, monkeypatch: pyte
     inputs = {key: value.astype(dtype) for key, value in _gradient(5, n=400).items()}
     strategy = Sabal("greedy", 1e-2, 1e-1)
     expected = lw.select(strategy, 80, **inputs)
-    for name in ("SHORTEST", "LONGEST"):
-        monkeypatch.setattr(sparse_greedy, name, 12)
-    plain = lw.select(strategy, 80, **inputs)
-    monkeypatch.setattr(scoreboard, "COSTLY", 1)
-    restore, mended = scoreboard.Board._restore, []
-    monkeypatch.setattr(scoreboard.Board, "_restore", lambda board: mended.append(restore(board)))
-    got = lw.select(strategy, 80, **inputs)
+    tuning = ListTuning(shortest=12, longest=12)
+    plain = select(strategy, 80, inputs, TorchGreedy(tuning))
+    restore, mended = scoreboard.Scoreboard._restore, []
+    monkeypatch.setattr(scoreboard.Scoreboard, "_restore", lambda scores: mended.append(restore(scores)))
+    tuning = dataclasses.replace(tuning, scores=scoreboard.ScoreTuning(costly=1))
+    got = select(strategy, 80, inputs, TorchGreedy(tuning))
     assert len(mended) > 5
     assert got.ids.tolist() == plain.ids.tolist() == expected.ids.tolist()
     near = 1e-9 if dtype is np.float64 else 1e-6
@@ -185,7 +184,7 @@ def test_wide_rows_take_undone_picks_back_at_once(dtype: type, monkeypatch: pyte
 def test_more_copies_of_a_row_than_a_list_holds():
     """No list can tell copies apart, so that every pick is undone: each comes from a sweep in float64 then."""
     few = _gradient(1, n=3)
-    inputs = {key: value.repeat(sparse_greedy.LONGEST + 200, axis=0) for key, value in few.items()}
+    inputs = {key: value.repeat(ListTuning.longest + 200, axis=0) for key, value in few.items()}
     got = lw.select("sabal-greedy", 7, **inputs)
     picks, w, _ = slow.greedy(_reference(inputs, 7, 1e-2, 1e-1), 7, 1.0, False)
     assert got.ids.tolist() == picks
@@ -195,36 +194,26 @@ def test_more_copies_of_a_row_than_a_list_holds():
 def test_a_list_too_short_is_noticed(monkeypatch: pytest.MonkeyPatch):
     """Otherwise the test above passes because every list holds all that matters."""
     inputs = _gradient(5, n=400)
-    monkeypatch.setattr(sparse_greedy, "SHORTEST", 12)
-    monkeypatch.setattr(sparse_greedy, "LONGEST", 12)
-    expected = lw.select("sabal-greedy", 80, **inputs)
+    backend = TorchGreedy(ListTuning(shortest=12, longest=12))
+    expected = select(Sabal(), 80, inputs, backend)
     assert expected.notes["sweeps"] > 20
     check = scoreboard._check
     monkeypatch.setattr(scoreboard, "_check", lambda *given: check(*given).fill_(-1.0))
-    assert lw.select("sabal-greedy", 80, **inputs).ids.tolist() != expected.ids.tolist()
+    assert select(Sabal(), 80, inputs, backend).ids.tolist() != expected.ids.tolist()
 
 
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("alpha", "beta", "tau"), [*SETTINGS, (0.0, 0.0, 1.0)])
-def test_the_loop_of_an_accelerator_makes_the_same_picks(
-    form: str, dtype: type, alpha: float, beta: float, tau: float, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_loop_of_an_accelerator_makes_the_same_picks(form: str, dtype: type, alpha: float, beta: float, tau: float):
     """On the CPU: the same steps, without a graph around them."""
-    monkeypatch.setattr(
-        "labelwise.strategies.sabal.greedy_triton.available", lambda: False
-    )  # kernels are for rows on a device
-    monkeypatch.setattr(greedy_cuda, "CHUNK", 7)
-    monkeypatch.setattr(greedy_cuda, "BUCKET", 16)
     for seed, copies in ((0, 1), (1, 1), (2, 3)):
         inputs = {key: np.tile(value, (copies,) + (1,) * (value.ndim - 1)) for key, value in INPUTS[form](seed).items()}
         inputs = {key: value.astype(dtype) for key, value in inputs.items()}
         unit = seed == 1
         strategy = Sabal("greedy", alpha, beta, tau, second_order=seed == 2, unit_weights=unit)
         expected = lw.select(strategy, 40, **inputs)
-        with monkeypatch.context() as patch:
-            patch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: True)
-            got = lw.select(strategy, 40, **inputs)
+        got = select(strategy, 40, inputs, GraphGreedy(StepTuning(chunk=7, bucket=16)))
         near = 1e-9 if dtype is np.float64 else 1e-5
         if beta > 0:
             assert got.ids.tolist() == expected.ids.tolist()
@@ -235,11 +224,9 @@ def test_the_loop_of_an_accelerator_makes_the_same_picks(
             assert len(set(got.ids.tolist())) == 40
 
 
-def test_the_loop_of_an_accelerator_looks_seldom(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("labelwise.strategies.sabal.greedy_triton.available", lambda: False)
+def test_the_loop_of_an_accelerator_looks_seldom():
     inputs = _gradient(1, n=300, c=5, d=16)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: True)
-    assert lw.select("sabal-greedy", 128, **inputs).notes["sweeps"] <= 5
+    assert select(Sabal(), 128, inputs, GraphGreedy(StepTuning())).notes["sweeps"] <= 5
 
 
 @pytest.mark.parametrize("form", INPUTS)
@@ -247,19 +234,15 @@ def test_the_loop_of_an_accelerator_looks_seldom(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("rule", ["exact", "paper"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1e-8, 1e-6), (1e-2, 1e-1), (3e3, 1e-1), (0.0, 0.0)])
 def test_the_iterations_of_an_accelerator_are_those_of_the_cpu(
-    form: str, dtype: type, rule: str, alpha: float, beta: float, monkeypatch: pytest.MonkeyPatch
+    form: str, dtype: type, rule: str, alpha: float, beta: float
 ):
     """On the CPU: the same iterations, without a graph around them; copies of a row are tied."""
-    monkeypatch.setattr(iht_cuda, "LOOK", 7)
-    monkeypatch.setattr(iht_cuda, "PART", 100)
     for seed, copies in ((0, 1), (1, 3)):
         inputs = {key: np.tile(value, (copies,) + (1,) * (value.ndim - 1)) for key, value in INPUTS[form](seed).items()}
         inputs = {key: value.astype(dtype) for key, value in inputs.items()}
         strategy = Sabal("iht", alpha, beta, iterations=50 if beta > 1e-2 else 3, prox=rule)
         expected = lw.select(strategy, 17, **inputs)
-        with monkeypatch.context() as patch:
-            patch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: True)
-            got = lw.select(strategy, 17, **inputs)
+        got = select(strategy, 17, inputs, GraphIht(IterationTuning(look=7, part=100)))
         assert got.ids.tolist() == expected.ids.tolist()
         np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(got.scores, expected.scores, rtol=1e-7, atol=1e-9)
@@ -273,9 +256,9 @@ def test_an_iteration_multiplies_the_pool_twice(monkeypatch: pytest.MonkeyPatch)
     """Everything else of an iteration is over the rows of the support."""
     rows: list[int] = []
     for name in ("forward", "adjoint"):
-        plain = getattr(sparse, name)
+        plain = getattr(kernels, name)
         counted = lambda x, y, plain=plain: rows.append(len(x)) or plain(x, y)  # noqa: E731
-        monkeypatch.setattr(sparse, name, counted)
+        monkeypatch.setattr(kernels, name, counted)
         monkeypatch.setattr(sparse_iht, name, counted)
     probs, label_probs = (np.random.default_rng(seed).dirichlet(np.ones(4), 300) for seed in (0, 1))
     embedding = np.random.default_rng(2).normal(size=(300, 6))
@@ -287,13 +270,12 @@ def test_an_iteration_multiplies_the_pool_twice(monkeypatch: pytest.MonkeyPatch)
         assert set(rows) - {300} <= set(range(21))
 
 
-def test_an_accelerator_stops_when_w_does(monkeypatch: pytest.MonkeyPatch):
-    inputs = _gradient(1)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: True)
-    got = lw.select(Sabal("iht", 1e6, 0.1), 10, **inputs)
+def test_an_accelerator_stops_when_w_does():
+    inputs, backend = _gradient(1), GraphIht(IterationTuning())
+    got = select(Sabal("iht", 1e6, 0.1), 10, inputs, backend)
     assert got.notes["stopped"] == "tolerance"
-    assert got.notes["iterations"] < iht_cuda.LOOK
-    again = lw.select(Sabal("iht", 1e6, 0.1, tolerance=0.0, iterations=got.notes["iterations"]), 10, **inputs)
+    assert got.notes["iterations"] < IterationTuning.look
+    again = select(Sabal("iht", 1e6, 0.1, tolerance=0.0, iterations=got.notes["iterations"]), 10, inputs, backend)
     assert again.notes["stopped"] == "iterations"
     assert again.ids.tolist() == got.ids.tolist()
     np.testing.assert_array_equal(again.weights, got.weights)
@@ -305,30 +287,43 @@ cuda = pytest.mark.gpu
 @cuda
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("triton", [True, False])
-def test_cuda_makes_the_picks_of_the_cpu(form: str, dtype: type, triton: bool, monkeypatch: pytest.MonkeyPatch):
-    if triton and not triton_available.available():
+@pytest.mark.parametrize("backend", ["triton", "cuda-graph", "torch"])
+def test_cuda_makes_the_picks_of_the_cpu(form: str, dtype: type, backend: str, monkeypatch: pytest.MonkeyPatch):
+    if backend == "triton" and triton_refusal() is not None:
         pytest.skip("needs Triton")
-    monkeypatch.setattr(greedy_triton, "available", lambda: triton)
     for seed, copies in ((0, 1), (1, 2), (2, 3)):
         inputs = {key: np.tile(value, (copies,) + (1,) * (value.ndim - 1)) for key, value in INPUTS[form](seed).items()}
         here = {key: torch.from_numpy(value.astype(dtype)) for key, value in inputs.items()}
         there = {key: value.cuda() for key, value in here.items()}
         for strategy in (Sabal(), Sabal(alpha=1e2, beta=1e-4), Sabal("iht", 1e-2, 0.1), Sabal("iht", iterations=3)):
-            expected, got = lw.select(strategy, 40, **here), lw.select(strategy, 40, **there)
+            expected = lw.select(strategy, 40, **here)
+            with monkeypatch.context() as forced:
+                forced.setenv("LABELWISE_BACKEND", backend)
+                got = lw.select(strategy, 40, **there)
+            assert got.notes["backend"] == backend
             assert got.ids.tolist() == expected.ids.tolist()
             near = 1e-7 if dtype is np.float64 else 1e-5
             np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
 
 
-def test_kernels_are_not_asked_for_where_there_is_no_triton(monkeypatch: pytest.MonkeyPatch):
-    """The loops without them are then taken, also on an accelerator."""
-    inputs = _gradient(1)
-    expected = lw.select("sabal-greedy", 20, **inputs)
-    monkeypatch.setattr(greedy_triton, "available", lambda: False)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.fits", lambda problem: True)
-    monkeypatch.setattr("labelwise.strategies.sabal.sabal.greedy_fused", None)
-    assert lw.select("sabal-greedy", 20, **inputs).ids.tolist() == expected.ids.tolist()
+@pytest.mark.parametrize("name", ["sabal-greedy", "sabal-iht"])
+def test_the_backend_follows_the_device(name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """On an accelerator without Triton the captured steps run; notes and the log say so."""
+    inputs = {key: torch.from_numpy(value) for key, value in _gradient(1).items()}
+    expected = lw.select(name, 20, **inputs)
+    assert expected.notes["backend"] == "torch"
+    caplog.set_level("DEBUG", "labelwise.selection.backends")
+    with second_device():
+        got = lw.select(name, 20, **{key: value.to(AWAY) for key, value in inputs.items()})
+        assert got.notes["backend"] == "cuda-graph"
+        assert "triton refused: rows are on privateuseone:0, and Triton kernels are for CUDA" in caplog.text
+        monkeypatch.setenv("LABELWISE_BACKEND", "torch")
+        plain = lw.select(name, 20, **{key: value.to(AWAY) for key, value in inputs.items()})
+        assert plain.notes["backend"] == "torch"
+    assert got.ids.tolist() == plain.ids.tolist() == expected.ids.tolist()
+    monkeypatch.setenv("LABELWISE_BACKEND", "cuda-graph")
+    with pytest.raises(ArgumentError, match="rows are on cpu"):
+        lw.select(name, 20, **inputs)
 
 
 def test_most_picks_cost_no_sweep():
@@ -365,10 +360,10 @@ def _random_problem(seed: int, n: int = 9, m: int = 6) -> tuple[slow.Problem, np
 def test_line_search_beats_steps_beside_it(seed: int):
     problem, w, phi = _random_problem(seed)
     u = np.random.default_rng(seed + 100).normal(size=len(w))
-    along = sparse.adjoint(phi, torch.from_numpy(u))
-    residual = sparse.adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
+    along = adjoint(phi, torch.from_numpy(u))
+    residual = adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
     slope = (residual * along).sum() + problem.beta * float((w - 1) @ u)
-    mu = float(sparse.line_search(slope, (along * along).sum() + problem.beta * float(u @ u)))
+    mu = float(kernels.line_search(slope, (along * along).sum() + problem.beta * float(u @ u)))
     assert mu == pytest.approx(problem.line_search(u, w))
     for other in (0.9, 0.99, 1.01, 1.1):
         assert problem.f1(w - mu * u) < problem.f1(w - other * mu * u)
@@ -376,18 +371,24 @@ def test_line_search_beats_steps_beside_it(seed: int):
 
 def test_a_direction_without_curvature_is_not_walked():
     zero = torch.zeros((), dtype=torch.float64)
-    assert float(sparse.line_search(zero, zero)) == 0
+    assert float(kernels.line_search(zero, zero)) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_debias_is_algorithm_5_and_never_raises_f1(seed: int):
     problem, w, phi = _random_problem(seed)
-    residual = sparse.adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
-    after, r = sparse.debias(phi, torch.from_numpy(w), residual, 1, problem.beta, 0.0)
-    np.testing.assert_allclose(after.numpy(), problem.debias(w), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(r[0].numpy(), problem.phi @ after.numpy() - problem.v, rtol=1e-9, atol=1e-12)
-    assert problem.f1(after.numpy()) <= problem.f1(w) + 1e-15
-    assert (after.numpy()[w == 0] == 0).all()
+    residual = adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
+    support = kernels.ResidualSupport(phi, torch.from_numpy(w.copy()), residual, 1)
+    u, mu = kernels.debias_step(support, problem.beta, 0.0)
+    after = w - float(mu) * u.numpy()
+    np.testing.assert_allclose(after, problem.debias(w), rtol=1e-12, atol=1e-14)
+    assert problem.f1(after) <= problem.f1(w) + 1e-15
+    assert (after[w == 0] == 0).all()
+    kernels.debias(support, problem.beta, 0.0)  # and negative weights to zero
+    np.testing.assert_allclose(support.w.numpy(), problem.debias(w).clip(0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        support.r_AB[0].numpy(), problem.phi @ support.w.numpy() - problem.v, rtol=1e-9, atol=1e-12
+    )
 
 
 def suboptimal(instances: int = 300, n: int = 8, b: int = 3) -> dict[str, int]:
@@ -409,7 +410,7 @@ def test_the_exact_rule_is_optimal_and_the_printed_one_is_not():
 
 
 @pytest.mark.parametrize("rule", ["exact", "paper"])
-def test_the_threshold_that_runs_is_the_rule(rule: sparse_iht.Prox):
+def test_the_threshold_that_runs_is_the_rule(rule: kernels.Prox):
     """`sparse_iht.top` by `sparse_iht._key`, in three shards: the exact rule is optimal against all supports."""
     missed, n, b = 0, 8, 3
     for seed in range(100):
@@ -695,9 +696,9 @@ def test_names_are_two_solvers_of_one_class():
     for name in ("sabal-greedy", "sabal-iht"):
         assert recipes.get(lw.strategies.get(name)).name == name
         stored = json.loads(json.dumps(recipes.get(name).settings()))
-        assert folder._strategy(stored["strategy"]) == lw.strategies.get(name)
+        assert folder._build_strategy(stored["strategy"]) == lw.strategies.get(name)
     other = Sabal("iht", 0.5, form="bayesian", prox="paper")
-    again = folder._strategy(json.loads(json.dumps(recipes.get(other).settings()))["strategy"])
+    again = folder._build_strategy(json.loads(json.dumps(recipes.get(other).settings()))["strategy"])
     assert again == other
     assert again.needs == other.needs
 

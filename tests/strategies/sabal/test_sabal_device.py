@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from by_backend import select
 
 import labelwise as lw
-import labelwise.strategies.sabal.sabal as doors
-from labelwise.selection import triton_available
+from labelwise.selection.backends import triton_refusal
 from labelwise.strategies import Sabal
-from labelwise.strategies.sabal import greedy_cuda
+from labelwise.strategies.sabal.backends import GraphGreedy
+from labelwise.strategies.sabal.kernels.torch import TorchSteps
+from labelwise.strategies.sabal.kernels.tuning import StepTuning
 
 cuda = pytest.mark.gpu
 STRATEGIES = (Sabal(), Sabal(alpha=1.0, beta=1e-4), Sabal(alpha=0.0, beta=0.0))
@@ -31,25 +33,21 @@ def test_rows_that_are_near_are_told_apart_on_the_device(strategy, copies, monke
     inputs = near_rows(copies)
     expected = lw.select(strategy, 30, **inputs)
     hosts = []
-    by_float64 = greedy_cuda._Loop._by_float64
-    monkeypatch.setattr(greedy_cuda._Loop, "_by_float64", lambda loop: (hosts.append(1), by_float64(loop))[1])
-    monkeypatch.setattr(doors, "fits", lambda problem: True)
-    monkeypatch.setattr(doors, "small_enough", lambda shape, shard: False)
-    got = lw.select(strategy, 30, **inputs)
+    by_float64 = TorchSteps._best_by_float64
+    monkeypatch.setattr(TorchSteps, "_best_by_float64", lambda steps: (hosts.append(1), by_float64(steps))[1])
+    got = select(strategy, 30, inputs, GraphGreedy(StepTuning()))
     assert got.ids.tolist() == expected.ids.tolist()
     np.testing.assert_allclose(got.weights, expected.weights, atol=1e-6)
-    monkeypatch.setattr(greedy_cuda, "NEAR", 4)  # more rows are near than a step tells apart: the host picks
-    assert lw.select(strategy, 30, **inputs).ids.tolist() == expected.ids.tolist()
+    got = select(strategy, 30, inputs, GraphGreedy(StepTuning(near=4)))  # more rows are near: the host picks
+    assert got.ids.tolist() == expected.ids.tolist()
     assert hosts
 
 
 def test_few_near_rows_do_not_ask_the_host(monkeypatch):
     inputs = near_rows(rows=60)
     expected = lw.select("sabal-greedy", 20, **inputs)
-    monkeypatch.setattr(doors, "fits", lambda problem: True)
-    monkeypatch.setattr(doors, "small_enough", lambda shape, shard: False)
-    monkeypatch.setattr(greedy_cuda._Loop, "_by_float64", None)
-    assert lw.select("sabal-greedy", 20, **inputs).ids.tolist() == expected.ids.tolist()
+    monkeypatch.setattr(TorchSteps, "_best_by_float64", None)
+    assert select(Sabal(), 20, inputs, GraphGreedy(StepTuning())).ids.tolist() == expected.ids.tolist()
 
 
 @cuda
@@ -57,7 +55,7 @@ def test_few_near_rows_do_not_ask_the_host(monkeypatch):
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda one: f"{one.alpha}-{one.beta}")
 @pytest.mark.parametrize("rows", [120, 5000])
 def test_kernels_tell_near_rows_apart(strategy, dtype, rows):
-    if not triton_available.available():
+    if triton_refusal() is not None:
         pytest.skip("needs Triton")
     inputs = near_rows(2, rows=rows, dtype=dtype)
     here = lw.select(strategy, 40, **inputs)

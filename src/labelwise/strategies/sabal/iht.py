@@ -1,15 +1,22 @@
-"""Proximal iterative hard thresholding for the sparse approximation of a pool, with momentum.
+"""The solver of SABAL by proximal iterative hard thresholding, with momentum (algorithm 2): a loop over iterations.
 
 Each iteration is one read of the rows, in which a block gives its part of the gradient at z and of Phi times that
 gradient (two products), and a few products over the k rows of the support (algorithm 2 with 4 and 5). z has at most
-2 k entries that are not zero; of the pool's size there are only a few numbers for each row, kept beside it.
+2 k entries that are not zero; of the pool's size there are only a few numbers for each row.
+
+`ShardRows` stores them in any shards, and the host follows every iteration. `DeviceRows` is for one accelerator: z, w,
+R and the support stay there, on CUDA the iteration is captured in a graph and replayed, and the host looks only once
+for many. Rows are in the order of sigma, then of id, when they are sorted by key, so that a stable sort leaves ties as
+`top` does. Once w has stopped moving, an iteration changes nothing. All of it is in float64, whatever rows are stored
+in.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal, NamedTuple
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,24 +24,21 @@ from torch import Tensor
 from labelwise.selection.progress import tick
 from labelwise.shards import Best, Shard, Shards
 from labelwise.shards.devices import sent
+from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
-from labelwise.strategies.sabal.forms import wide
-from labelwise.strategies.sabal.problem import (
-    Problem,
-    adjoint,
-    beside,
-    debias,
-    forward,
-    gather,
-    length,
+from labelwise.strategies.sabal.kernels.torch import (
+    MEAN_BITS,
+    Prox,
+    debias_taken,
+    descent_step,
     line_search,
-    share,
+    rounded,
+    threshold_key,
+    threshold_weight,
 )
+from labelwise.strategies.sabal.problem import Problem, gather, gather_state, share
+from labelwise.strategies.sabal.vectors import adjoint, forward, wide
 
-Prox = Literal["exact", "paper"]
-# Bits that count. Iterations amplify rounding, and sums over rows round by the order of the rows: what comes out of
-# them is cut to fewer bits, so that the same rows are chosen in any order, in any block, and copies of a row are tied.
-KEY_BITS, STEP_BITS, MEAN_BITS = 32, 30, 36
 SCRATCH = 6  # times the length of a row: blocks of rows that are still in the cache, in float64, for the second product
 
 
@@ -50,49 +54,93 @@ class Solved(NamedTuple):
     share: float | None
 
 
-class _Point(NamedTuple):
-    """A sparse w: rows by id, their g, their weights, and R = Phi w - v."""
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """When IHT stops: after so many iterations, or when w moves by at most `tolerance` of its length."""
 
-    ids: Tensor
-    g: Factored
-    w: Tensor
+    iterations: int
+    tolerance: float
+
+
+class IhtRows(ABC):
+    """The state of IHT: for each row z, u and whether it is in the support; w of the support, and R.
+
+    Attributes:
+        done: iterations made.
+        going: whether w still moves.
+        r_AB: R = Phi w - v, for the w of the last iteration.
+        share: of the variance in the first score.
+    """
+
+    done = 0
+    going = True
     r_AB: Tensor
+    share: float | None
+
+    def __init__(self, problem: Problem, stop: Stop, prox: Prox):
+        self.problem, self.stop, self.prox = problem, stop, prox
+
+    @abstractmethod
+    def advance(self) -> None:
+        """One iteration or several, but not more than are still to be made."""
+
+    @abstractmethod
+    def solved(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, w and keys of the rows of the support, by their key."""
+
+    def iterate(self) -> None:
+        """One iteration: lines 4 to 10 of algorithm 2."""
+        beta = self.problem.terms.beta
+        mu = self._descend()
+        self._threshold(mu)
+        r_AB = self._debias()
+        w, step = self._moves()
+        along_AB, square = r_AB - self.r_AB, step @ step
+        slope = (r_AB * along_AB).sum() + beta * ((w - 1) @ step)
+        tau = line_search(slope, (along_AB * along_AB).sum() + beta * square)
+        # z is beyond w, away from the w before.
+        self._store(w, w - tau * step, r_AB, r_AB - tau * along_AB)
+        self._continue_if(square.sqrt() > self.stop.tolerance * torch.linalg.vector_norm(w))
+
+    @abstractmethod
+    def _descend(self) -> Tensor:
+        """Store u = grad f1(z). Returns the length of the step down it (lines 4 and 5)."""
+
+    @abstractmethod
+    def _threshold(self, mu: Tensor) -> None:
+        """Take the k rows of highest key, with the positive part of z - mu u as their new weights (line 6)."""
+
+    @abstractmethod
+    def _debias(self) -> Tensor:
+        """De-bias the new weights and cut them at zero (lines 7 and 8). Returns R for them."""
+
+    @abstractmethod
+    def _moves(self) -> tuple[Tensor, Tensor]:
+        """The new w and how far it is from the w before, for the same rows, all others being zero in both."""
+
+    @abstractmethod
+    def _store(self, w: Tensor, z: Tensor, r_AB: Tensor, rz_AB: Tensor) -> None:
+        """Store the new w and z, for the rows of `_moves`, and Phi w - v and Phi z - v."""
+
+    @abstractmethod
+    def _continue_if(self, moves: Tensor) -> None:
+        """This was the last iteration unless `moves`, a truth value on the device."""
 
 
-def iht(problem: Problem, iterations: int, tolerance: float, prox: Prox) -> Solved:
-    """Algorithm 2, until w moves by less than `tolerance` of its length, or for so many iterations."""
-    problem = mean_cut(problem)
-    pool, v_AB = problem.pool, problem.v_AB
-    none = torch.empty(0, dtype=torch.int64)
-    nothing = Factored(v_AB.new_empty(0, v_AB.shape[0]), v_AB.new_empty(0, v_AB.shape[1]))
-    now = _Point(none, nothing, v_AB.new_empty(0), -v_AB)
-    z_ids, z, rz_AB = now.ids, now.w, now.r_AB
-    first, stopped, done = None, "iterations", 0
-    pool.map(_begin)
-    for done in range(1, iterations + 1):
-        mu = _descend(problem, z_ids, z, rz_AB)
-        first = share(problem) if done == 1 else first
-        best = top(pool, functools.partial(_key, problem.terms.alpha, mu, prox), problem.k)
-        old, now = now, _threshold(problem, best.ids, mu, now)
-        z_ids, z, rz_AB, moved = _momentum(problem, old, now)
-        tick(done, iterations)
-        if moved <= tolerance * length(now.w):
-            stopped = "tolerance"
-            break
-    place = torch.searchsorted(now.ids, best.ids).to(now.w.device)
-    return Solved(best.ids, now.w[place], best.values, now.r_AB, done, stopped, first)
+class Start(Protocol):
+    """Makes the state of IHT before the first iteration, w = z = 0."""
+
+    def __call__(self, problem: Problem, stop: Stop, prox: Prox) -> IhtRows: ...
 
 
-def top(pool: Shards, key: functools.partial[Tensor], k: int) -> Best:
-    """The k rows of highest key, ties to the larger sigma, then to the smaller id."""
-    best = pool.best(key, k)
-    edge = best.values[-1]
-    places = int((best.values == edge).sum())
-    if places == pool.sum(functools.partial(_count, key, float(edge))):
-        return best
-    last = pool.best(functools.partial(_tied, key, float(edge)), places)
-    above = best.values > edge
-    return Best(torch.cat([best.ids[above], last.ids]), torch.cat([best.values[above], best.values[~above]]))
+def iht(problem: Problem, stop: Stop, prox: Prox, start: Start) -> Solved:
+    """Algorithm 2, until it stops."""
+    rows = start(mean_cut(problem), stop, prox)
+    while rows.done < stop.iterations and rows.going:
+        rows.advance()
+        tick(rows.done, stop.iterations)
+    stopped = "iterations" if rows.going else "tolerance"
+    return Solved(*rows.solved(), rows.r_AB, rows.done, stopped, rows.share)
 
 
 def mean_cut(problem: Problem) -> Problem:
@@ -101,54 +149,79 @@ def mean_cut(problem: Problem) -> Problem:
     return dataclasses.replace(problem, v_AB=(problem.v_AB / size).round() * size)
 
 
-def rounded(x: Tensor, bits: int = KEY_BITS) -> Tensor:
-    """x (float64) to so many bits, nearest and even: the same whatever the order it was summed in, on any device."""
-    drop = 53 - bits
-    whole = x.view(torch.int64)
-    whole = (whole + ((1 << (drop - 1)) - 1)).add_((whole >> drop).bitwise_and_(1))
-    return whole.bitwise_right_shift_(drop).bitwise_left_shift_(drop).view(torch.float64)
+# ---- rows in any shards ---------------------------------------------------------------------------------------------
 
 
-def _descend(problem: Problem, z_ids: Tensor, z: Tensor, rz_AB: Tensor) -> float:
-    """Keep z and the gradient u of f1 at z beside the rows; the length of the step down it (lines 4 and 5)."""
-    problem.pool.map(functools.partial(_put_z, z_ids, z))
-    parts = problem.pool.map(functools.partial(_gradient, problem, rz_AB))
-    home = rz_AB.device
-    along_AB = functools.reduce(torch.add, (one.to(home) for one, _ in parts)) / problem.k
-    u_c, u_u, u_rest = functools.reduce(torch.add, (sums.to(home) for _, sums in parts))
-    beta = problem.terms.beta
-    if float(u_u) <= problem.pool.n * problem.noise**2:
-        return 0.0
-    mu = line_search(u_c + beta * u_rest, (along_AB * along_AB).sum() + beta * u_u)
-    return float(rounded(mu, STEP_BITS))
+class ShardRows(IhtRows):
+    """Rows in any shards. The host knows the support by ids in order, with its g in float64."""
+
+    def __init__(self, problem: Problem, stop: Stop, prox: Prox):
+        super().__init__(problem, stop, prox)
+        v_AB = problem.v_AB
+        self.share = None
+        self._ids = self._old_ids = self._z_ids = torch.empty(0, dtype=torch.int64)
+        self._w = self._old_w = self._z = v_AB.new_empty(0)
+        self._g = Factored(v_AB.new_empty(0, v_AB.shape[0]), v_AB.new_empty(0, v_AB.shape[1]))
+        self.r_AB = self._rz_AB = -v_AB
+        problem.pool.map(_prepare)
+
+    def advance(self) -> None:
+        self.iterate()
+        self.done += 1
+
+    def solved(self) -> tuple[Tensor, Tensor, Tensor]:
+        positions = torch.searchsorted(self._ids, self._best.ids).to(self._w.device)
+        return self._best.ids, self._w[positions], self._best.values
+
+    def _descend(self) -> Tensor:
+        problem, device = self.problem, self.r_AB.device
+        problem.pool.map(functools.partial(_put_z, self._z_ids, self._z))
+        parts = problem.pool.map(functools.partial(_gradient, problem, self._rz_AB))
+        along_AB, square = (functools.reduce(torch.add, (one.to(device) for one in column)) for column in zip(*parts))
+        if not self.done:
+            self.share = share(problem)
+        return descent_step(square, along_AB / problem.k, problem, problem.noise)
+
+    def _threshold(self, mu: Tensor) -> None:
+        problem, step = self.problem, float(mu)
+        self._best = top(problem.pool, functools.partial(_key, problem.terms.alpha, step, self.prox), problem.k)
+        ids = self._best.ids.sort().values
+        self._old_ids, self._old_w = self._ids, self._w
+        if not torch.equal(ids, self._ids):
+            self._ids, self._g = ids, wide(gather(problem, ids))
+        self._w = threshold_weight(gather_state(problem, "z", ids) - step * gather_state(problem, "u", ids))
+
+    def _debias(self) -> Tensor:
+        self._w, r_AB = debias_taken(self.problem, self._g, self._w, self.problem.noise)
+        return r_AB
+
+    def _moves(self) -> tuple[Tensor, Tensor]:
+        self._z_ids, device = torch.cat([self._old_ids, self._ids]).unique(), self._w.device
+        w, old_w = (torch.zeros(len(self._z_ids), dtype=torch.float64, device=device) for _ in range(2))
+        w[torch.searchsorted(self._z_ids, self._ids).to(device)] = self._w
+        old_w[torch.searchsorted(self._z_ids, self._old_ids).to(device)] = self._old_w
+        return w, w - old_w
+
+    def _store(self, w: Tensor, z: Tensor, r_AB: Tensor, rz_AB: Tensor) -> None:
+        self._z, self.r_AB, self._rz_AB = z, r_AB, rz_AB
+
+    def _continue_if(self, moves: Tensor) -> None:
+        self.going = bool(moves)
 
 
-def _threshold(problem: Problem, ids: Tensor, mu: float, old: _Point) -> _Point:
-    """The positive part of z - mu u on these rows, de-biased, and again its positive part (lines 6 to 8)."""
-    ids = ids.sort().values
-    same = len(ids) == len(old.ids) and bool((ids == old.ids).all())
-    g, k = old.g if same else wide(gather(problem, ids)), problem.k
-    w = rounded((beside(problem, "z", ids) - mu * beside(problem, "u", ids)).clamp_(min=0), STEP_BITS)
-    w, r_AB = debias(g, w, adjoint(g, w) / k - problem.v_AB, k, problem.terms.beta, problem.noise)
-    below = w.clamp(max=0)
-    return _Point(ids, g, w - below, r_AB - adjoint(g, below) / k)
+def top(pool: Shards, key: functools.partial[Tensor], k: int) -> Best:
+    """The k rows of highest key, ties to the larger sigma, then to the smaller id."""
+    best = pool.best(key, k)
+    edge = best.values[-1]
+    count = int((best.values == edge).sum())
+    if count == pool.sum(functools.partial(_count, key, float(edge))):
+        return best
+    last = pool.best(functools.partial(_tied, key, float(edge)), count)
+    above = best.values > edge
+    return Best(torch.cat([best.ids[above], last.ids]), torch.cat([best.values[above], best.values[~above]]))
 
 
-def _momentum(problem: Problem, old: _Point, now: _Point) -> tuple[Tensor, Tensor, Tensor, float]:
-    """z beyond w, away from the w before, by a line search (lines 9 and 10): ids, z, Phi z - v; and |w - w before|."""
-    ids = torch.cat([old.ids, now.ids]).unique()
-    home = now.w.device
-    w, step = (torch.zeros(len(ids), dtype=torch.float64, device=home) for _ in range(2))
-    w[torch.searchsorted(ids, now.ids).to(home)] = now.w
-    step += w
-    step[torch.searchsorted(ids, old.ids).to(home)] -= old.w
-    along_AB, beta = now.r_AB - old.r_AB, problem.terms.beta
-    slope = (now.r_AB * along_AB).sum() + beta * ((w - 1) @ step)
-    tau = line_search(slope, (along_AB * along_AB).sum() + beta * (step @ step))
-    return ids, w - tau * step, now.r_AB - tau * along_AB, length(step)
-
-
-def _begin(shard: Shard) -> None:
+def _prepare(shard: Shard) -> None:
     for name in ("z", "u", "c"):
         shard.state[name] = torch.zeros(len(shard), dtype=torch.float64, device=shard.device)
 
@@ -156,31 +229,26 @@ def _begin(shard: Shard) -> None:
 def _put_z(ids: Tensor, z: Tensor, shard: Shard) -> None:
     shard.state["z"].zero_()
     if len(ids):
-        here, positions = shard.find(ids)
-        shard.state["z"][positions] = z.to(shard.device)[sent(here, shard.device)]
+        found, positions = shard.find(ids)
+        shard.state["z"][positions] = z.to(shard.device)[sent(found, shard.device)]
 
 
 def _gradient(problem: Problem, rz_AB: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
-    """Keep c and u = 2 c + 2 beta (z - 1); sum_j u_j g_j, and the sums of u c, u u and u (z - 1)."""
+    """Store c and u = 2 c + 2 beta (z - 1). Returns sum_j u_j g_j and u.u."""
     c_N, u_N, rest_N = shard.state["c"], shard.state["u"], shard.state["z"] - 1
     r_AB = rz_AB.to(shard.device)
     along_AB = torch.zeros_like(r_AB)
-    for where, g in problem.form.blocks(shard, SCRATCH * r_AB.shape[1]):
+    for where, g in problem.vectors.blocks(shard, SCRATCH * r_AB.shape[1]):
         x = wide(g)
         c_N[where] = forward(x, r_AB) / problem.k
         u_N[where] = 2 * (c_N[where] + problem.terms.beta * rest_N[where])
         along_AB += adjoint(x, u_N[where])
-    return along_AB, torch.stack([u_N @ c_N, u_N @ u_N, u_N @ rest_N])
+    return along_AB, u_N @ u_N
 
 
 def _key(alpha: float, mu: float, prox: Prox, shard: Shard) -> Tensor:
-    """What the threshold keeps the largest of, with s = z - mu u.
-
-    A row left out costs s^2 / 2 more than its best weight, [s]_+: that is the exact rule. The printed one forgets it.
-    """
-    s_N = shard.state["z"] - mu * shard.state["u"]
-    kept_N = s_N.clamp(min=0).square_() if prox == "exact" else s_N.clamp(max=0).square_().neg_()
-    return rounded(kept_N / 2 + alpha * shard.state["sigma"] ** 2)
+    """What the threshold takes the k largest of."""
+    return threshold_key(shard.state["z"] - mu * shard.state["u"], alpha * shard.state["sigma"] ** 2, prox)
 
 
 def _count(key: functools.partial[Tensor], value: float, shard: Shard) -> int:
@@ -189,3 +257,97 @@ def _count(key: functools.partial[Tensor], value: float, shard: Shard) -> int:
 
 def _tied(key: functools.partial[Tensor], value: float, shard: Shard) -> Tensor:
     return rounded(shard.state["sigma"]).masked_fill_(key(shard) != value, -torch.inf)
+
+
+# ---- rows in one shard on an accelerator ----------------------------------------------------------------------------
+
+
+class Passes(Protocol):
+    """The passes over rows of an iteration on one device; see `kernels.torch.TorchIteration`."""
+
+    def descend(self, rz_AB: Tensor, z_N: Tensor, u_N: Tensor, going: Tensor) -> Tensor: ...
+
+    def keys(self, z_N: Tensor, u_N: Tensor, mu: Tensor) -> Tensor: ...
+
+    def take(self, z_N: Tensor, u_N: Tensor, mu: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def debias(self, positions: Tensor, w: Tensor, going: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class MakePasses(Protocol):
+    """Makes the passes of a problem in one shard."""
+
+    def __call__(self, problem: Problem, shard: Shard, order: Tensor, bonus_N: Tensor, prox: Prox) -> Passes: ...
+
+
+class DeviceRows(IhtRows):
+    """Rows in one shard. All of the state is on its device, w and z with a number for each row."""
+
+    def __init__(self, problem: Problem, stop: Stop, prox: Prox, shard: Shard, make: MakePasses, look: int):
+        super().__init__(problem, stop, prox)
+        self._shard, self._look = shard, look
+        n, k, device = len(shard), problem.k, shard.device
+        sigma_N = rounded(shard.state["sigma"])
+        by_id = shard.ids.argsort()
+        order = by_id[sigma_N[by_id].argsort(descending=True, stable=True)]
+        self._passes = make(problem, shard, order, problem.terms.alpha * shard.state["sigma"] ** 2, prox)
+        self.r_AB, self._rz_AB = -problem.v_AB, -problem.v_AB
+        self._w_N, self._z_N, self._u_N = (self.r_AB.new_zeros(n) for _ in range(3))
+        self._positions, self._keys = torch.zeros(k, dtype=torch.int64, device=device), self.r_AB.new_zeros(k)
+        self._next_key = self.r_AB.new_full((1,), -torch.inf)  # the best key of the rows that are not taken
+        self._going = torch.ones(1, dtype=torch.int32, device=device)
+        self._done = torch.zeros(1, dtype=torch.int32, device=device)
+        self._descend()
+        shard.state["c"] = self._u_N / 2 - problem.terms.beta * (self._z_N - 1)
+        self.share = share(problem)
+        state = [self._w_N, self._z_N, self.r_AB, self._rz_AB, self._positions, self._keys, self._next_key]
+        self._step = captured(self.iterate, [*state, self._going, self._done])
+
+    def advance(self) -> None:
+        for _ in range(min(self._look, self.stop.iterations - self.done)):
+            self._step()
+        self.done, self.going = int(self._done), bool(self._going)  # here the host waits
+
+    def solved(self) -> tuple[Tensor, Tensor, Tensor]:
+        ids, keys = self._shard.ids[self._positions].cpu(), self._keys.cpu()
+        # Ties go to the smaller id, but for those at the edge where more rows are tied than may be taken.
+        crowded = (keys == keys[-1]) & (keys[-1] == self._next_key.cpu())
+        by_id = ids.masked_fill(crowded, torch.iinfo(torch.int64).max).argsort(stable=True)
+        order = by_id[keys[by_id].argsort(descending=True, stable=True)]
+        w = self._w_N[self._positions[order.to(self._positions.device)]]
+        return ids[order], w, keys[order]
+
+    def _descend(self) -> Tensor:
+        return self._passes.descend(self._rz_AB, self._z_N, self._u_N, self._going)
+
+    def _threshold(self, mu: Tensor) -> None:
+        ranked = torch.sort(self._passes.keys(self._z_N, self._u_N, mu), descending=True, stable=True)
+        self._new_positions, self._new_w = self._passes.take(self._z_N, self._u_N, mu, ranked.indices)
+        self._ranked_keys = ranked.values
+
+    def _debias(self) -> Tensor:
+        self._new_w, r_AB = self._passes.debias(self._new_positions, self._new_w, self._going)
+        return r_AB
+
+    def _moves(self) -> tuple[Tensor, Tensor]:
+        w_N = torch.zeros_like(self._w_N).index_copy_(0, self._new_positions, self._new_w)
+        return w_N, w_N - self._w_N
+
+    def _store(self, w: Tensor, z: Tensor, r_AB: Tensor, rz_AB: Tensor) -> None:
+        k, keys, going = self.problem.k, self._ranked_keys, self._going != 0
+        new = {
+            self._z_N: z,
+            self._rz_AB: rz_AB,
+            self._w_N: w,
+            self.r_AB: r_AB,
+            self._positions: self._new_positions,
+            self._keys: keys[:k],
+        }
+        if k < len(w):
+            new[self._next_key] = keys[k : k + 1]
+        for buffer, values in new.items():
+            buffer.copy_(torch.where(going, values, buffer))
+
+    def _continue_if(self, moves: Tensor) -> None:
+        self._done += self._going
+        self._going *= moves

@@ -25,7 +25,7 @@ number of iterations are not given there. A draw's probability below 1e-12 count
 from __future__ import annotations
 
 import dataclasses
-import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -36,19 +36,18 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
+from labelwise.selection.backends import Backend, choose
 from labelwise.selection.memory import Size
 from labelwise.selection.parameters import flag, number, whole
 from labelwise.selection.strategy import Growth
 from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, LogProbs, MeanGrad, Needs, Probs
-from labelwise.strategies.sabal.forms import Form, Gradients, Losses
-from labelwise.strategies.sabal.greedy import LONGEST, greedy
-from labelwise.strategies.sabal.greedy_cuda import fits, greedy_on_device
-from labelwise.strategies.sabal.greedy_gram import greedy_by_products, suits
-from labelwise.strategies.sabal.greedy_triton import greedy_fused, small_enough
-from labelwise.strategies.sabal.iht import iht, rounded
-from labelwise.strategies.sabal.iht_cuda import iht_on_device
+from labelwise.strategies.sabal import backends
+from labelwise.strategies.sabal.greedy import ListTuning
+from labelwise.strategies.sabal.iht import Stop
+from labelwise.strategies.sabal.kernels.torch import rounded
 from labelwise.strategies.sabal.problem import Problem, Terms, gather, memory, parts_of, posed, residual
+from labelwise.strategies.sabal.vectors import Gradients, Losses, Vectors
 
 # The paper's settings for CIFAR-10: alpha, beta. With VGG-16 (table 5), and with the Bayesian ResNet-18 (table 4).
 DEFAULTS = {"greedy": (1e-2, 1e-1), "iht": (1e-8, 1e-6)}
@@ -169,35 +168,33 @@ class Sabal(Strategy):
         if self.solver == "iht":
             return 4.0 * size.rows * c * d * self.iterations
         # Checks of all rows, then in float64, which counts twice, the picked rows and a list for each pick.
-        return 2.0 * size.rows * size.k * (c + d) + 4.0 * size.k * (size.k + LONGEST) * c * d
+        return 2.0 * size.rows * size.k * (c + d) + 4.0 * size.k * (size.k + ListTuning.longest) * c * d
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        return self.solve(pool, k, backends.GREEDY if self.solver == "greedy" else backends.IHT)
+
+    def solve(self, pool: Shards, k: int, candidates: Sequence[Backend]) -> Selection:
+        """k rows of `pool`, by the first of these backends of the solver that supports the problem."""
         assert self.alpha is not None, "set on creation"
         assert self.beta is not None, "set on creation"
-        form: Form = Losses(LogProbs(self.draws)) if self.form == "bayesian" else Gradients(GRADIENT[self.gradient])
+        vectors: Vectors = Gradients(GRADIENT[self.gradient])
+        if self.form == "bayesian":
+            vectors = Losses(LogProbs(self.draws))
         scale = {"paper": 1 / pool.n, "batch": 1 / k, "none": 1.0}[self.sigma_scale]
-        with posed(pool, form, k, Terms(self.alpha, self.beta, self.tau, scale, self.second_order)) as problem:
+        terms = Terms(self.alpha, self.beta, self.tau, scale, self.second_order, self.unit_weights)
+        with posed(pool, vectors, k, terms) as problem:
             if problem.flat or not self.bias:
                 return self._most_uncertain(problem)
-            if self.solver == "greedy":
-                return self._greedy(problem)
-            return self._iht(problem)
+            return (self._greedy if self.solver == "greedy" else self._iht)(problem, choose(candidates, problem))
 
-    def _greedy(self, problem: Problem) -> Selection:
-        small = problem.pool.map(functools.partial(small_enough, tuple(problem.v_AB.shape)))  # asked where the rows are
-        if fits(problem) and small == [True] and not self.unit_weights:
-            found = greedy_fused(problem)
-        elif suits(problem):
-            found = greedy_by_products(problem, self.unit_weights)
-        else:
-            found = (greedy_on_device if fits(problem) else greedy)(problem, self.unit_weights)
+    def _greedy(self, problem: Problem, backend: Any) -> Selection:
+        found = backend.solve(problem)
         notes = parts_of(problem, found.ids, found.w, found.r_AB)
         notes |= {"share": found.share, "iterations": problem.k, "sweeps": found.sweeps, "stopped": "k rows taken"}
         return _selection(found.ids, found.w, found.scores, notes)
 
-    def _iht(self, problem: Problem) -> Selection:
-        solve = iht_on_device if fits(problem) else iht
-        found = solve(problem, self.iterations, self.tolerance, self.prox)
+    def _iht(self, problem: Problem, backend: Any) -> Selection:
+        found = backend.solve(problem, Stop(self.iterations, self.tolerance), self.prox)
         notes = parts_of(problem, found.ids, found.w, found.r_AB)
         notes |= {"share": found.share, "iterations": found.iterations, "stopped": found.stopped}
         return _selection(found.ids, found.w, found.keys, notes)

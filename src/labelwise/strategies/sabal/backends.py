@@ -1,0 +1,203 @@
+"""The backends of SABAL's solvers. Their picks are the same; notes["backend"] names the one that ran.
+
+triton       fused kernels on one CUDA device, for rows of few classes
+cuda-graph   PyTorch operations on one accelerator, captured in a graph on CUDA; the host looks once for many picks
+gram         greedy only, for rows of many classes on one accelerator: lists of rows and their inner products
+torch        PyTorch operations on any device, in any number of shards
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from labelwise.selection.backends import Backend, accelerator_refusal, is_accelerator
+from labelwise.shards import Shard
+from labelwise.strategies.sabal.greedy import GRAM_TUNING, GramPicks, Lists, ListTuning, Picked, ResidualPicks, greedy
+from labelwise.strategies.sabal.iht import DeviceRows, ShardRows, Solved, Stop, iht
+from labelwise.strategies.sabal.kernels.torch import Prox, TorchIteration, TorchSteps
+from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning, TritonTuning
+from labelwise.strategies.sabal.problem import MOST_PRODUCTS, Problem
+
+T = TypeVar("T")
+
+
+class GreedyBackend(Backend, Protocol):
+    """One implementation of the greedy solver."""
+
+    def solve(self, problem: Problem) -> Picked:
+        """The picks of algorithm 1."""
+
+
+class IhtBackend(Backend, Protocol):
+    """One implementation of IHT."""
+
+    def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
+        """The answer of algorithm 2."""
+
+
+@dataclass(frozen=True)
+class TritonGreedy:
+    """A product of all rows with R for each pick, by fused kernels."""
+
+    tuning: TritonTuning
+    name = "triton"
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.terms.unit_weights:
+            return "unit_weights has no kernel"
+        return _too_large(problem, self.tuning) or accelerator_refusal(problem.pool, triton=True)
+
+    def solve(self, problem: Problem) -> Picked:
+        return _in_shard(problem, functools.partial(_triton_greedy, self.tuning))
+
+
+@dataclass(frozen=True)
+class GraphGreedy:
+    """A product of all rows with R for each pick, by captured PyTorch operations."""
+
+    tuning: StepTuning
+    name = "cuda-graph"
+
+    def supports(self, problem: Problem) -> str | None:
+        return _too_wide(problem, self.tuning.widest) or accelerator_refusal(problem.pool)
+
+    def solve(self, problem: Problem) -> Picked:
+        return _in_shard(problem, functools.partial(_graph_greedy, self.tuning))
+
+
+@dataclass(frozen=True)
+class GramGreedy:
+    """Lists of rows, with their inner products.
+
+    It is for rows of this process. Workers answer on the CPU, whatever holds their rows: a list of factors would have
+    to come from the workers for each few picks.
+    """
+
+    tuning: ListTuning
+    narrowest: int = StepTuning.widest
+    name = "gram"
+
+    def supports(self, problem: Problem) -> str | None:
+        if not is_accelerator(problem.v_AB.device):
+            return f"rows are on {problem.v_AB.device}"
+        if len(problem.v_AB) <= self.narrowest:
+            return f"vectors have {len(problem.v_AB)} lines, it is for more than {self.narrowest}"
+        if problem.k > MOST_PRODUCTS:
+            return f"{problem.k} picks have too many products, it is for at most {MOST_PRODUCTS}"
+        return None
+
+    def solve(self, problem: Problem) -> Picked:
+        return greedy(problem, Lists(problem, GramPicks(problem, self.tuning), self.tuning))
+
+
+@dataclass(frozen=True)
+class TorchGreedy:
+    """Lists of rows, with R."""
+
+    tuning: ListTuning
+    name = "torch"
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def solve(self, problem: Problem) -> Picked:
+        return greedy(problem, Lists(problem, ResidualPicks(problem, self.tuning), self.tuning))
+
+
+@dataclass(frozen=True)
+class TritonIht:
+    """Iterations on one device, by fused kernels."""
+
+    tuning: TritonTuning
+    look: int = IterationTuning.look
+    name = "triton"
+
+    def supports(self, problem: Problem) -> str | None:
+        return _too_large(problem, self.tuning) or accelerator_refusal(problem.pool, triton=True)
+
+    def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
+        return _in_shard(problem, functools.partial(_triton_iht, self.tuning, self.look, stop, prox))
+
+
+@dataclass(frozen=True)
+class GraphIht:
+    """Iterations on one device, by captured PyTorch operations."""
+
+    tuning: IterationTuning
+    name = "cuda-graph"
+
+    def supports(self, problem: Problem) -> str | None:
+        return _too_wide(problem, self.tuning.widest) or accelerator_refusal(problem.pool)
+
+    def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
+        return _in_shard(problem, functools.partial(_graph_iht, self.tuning, stop, prox))
+
+
+@dataclass(frozen=True)
+class TorchIht:
+    """Iterations that the host follows."""
+
+    name = "torch"
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
+        return iht(problem, stop, prox, ShardRows)
+
+
+# The fastest first.
+GREEDY: tuple[GreedyBackend, ...] = (
+    TritonGreedy(TritonTuning()),
+    GraphGreedy(StepTuning()),
+    GramGreedy(GRAM_TUNING),
+    TorchGreedy(ListTuning()),
+)
+IHT: tuple[IhtBackend, ...] = (TritonIht(TritonTuning()), GraphIht(IterationTuning()), TorchIht())
+
+
+def _in_shard(problem: Problem, solve: Callable[[Problem, Shard], T]) -> T:
+    """The answer of a solver that runs where the only shard is."""
+    (answer,) = problem.pool.map(functools.partial(_solve_in_shard, problem, solve))
+    return answer
+
+
+def _solve_in_shard(problem: Problem, solve: Callable[[Problem, Shard], T], shard: Shard) -> T:
+    return solve(problem.in_shard(shard), shard)
+
+
+def _triton_greedy(tuning: TritonTuning, problem: Problem, shard: Shard) -> Picked:
+    from labelwise.strategies.sabal.kernels.triton import TritonSteps  # needs Triton
+
+    return greedy(problem, TritonSteps(problem, shard, tuning))
+
+
+def _graph_greedy(tuning: StepTuning, problem: Problem, shard: Shard) -> Picked:
+    return greedy(problem, TorchSteps(problem, shard, tuning))
+
+
+def _triton_iht(tuning: TritonTuning, look: int, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
+    from labelwise.strategies.sabal.kernels.triton import TritonIteration  # needs Triton
+
+    make = functools.partial(TritonIteration, tuning=tuning)
+    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, look=look))
+
+
+def _graph_iht(tuning: IterationTuning, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
+    make = functools.partial(TorchIteration, tuning=tuning)
+    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, look=tuning.look))
+
+
+def _too_large(problem: Problem, tuning: TritonTuning) -> str | None:
+    a, b = problem.v_AB.shape
+    if a <= tuning.most_left and b <= tuning.most_right:
+        return None
+    return f"vectors are {a} x {b}, the kernels are for at most {tuning.most_left} x {tuning.most_right}"
+
+
+def _too_wide(problem: Problem, widest: int) -> str | None:
+    lines = len(problem.v_AB)
+    return None if lines <= widest else f"vectors have {lines} lines, it is for at most {widest}"

@@ -1,0 +1,1 @@
+"""Inner kernels of SABAL: in PyTorch for any device, and in Triton."""
