@@ -43,20 +43,22 @@ def network(name: str) -> nn.Module:
 
 def ours(model: nn.Module, along: list[Tensor]) -> Callable[[Tensor], Tensor]:
     """|g|^2 + 2 g . s of each row of a batch, by layer rules."""
-    from labelwise.signals.gradients.collect import Asked
+    from labelwise.signals.gradients.collect import GradientRequest
     from labelwise.signals.gradients.read_gradients import RowGradients
     from labelwise.signals.model.forward import gradient_parts
 
     reader = RowGradients(model)
-    asked = Asked(norm=True, along={name: value for (name, _), value in zip(model.named_parameters(), along)})
+    request = GradientRequest(
+        norm=True, along={name: value for (name, _), value in zip(model.named_parameters(), along)}
+    )
 
     def run(x: Tensor) -> Tensor:
         found = []
         for part in gradient_parts(len(x), x.device):  # as the reader of a model does it
-            answer = reader.ask(x[part], asked)
-            assert answer.sq_norm is not None
-            assert answer.dot is not None
-            found.append(answer.sq_norm + 2 * answer.dot)
+            result = reader.compute(x[part], request)
+            assert result.sq_norm is not None
+            assert result.dot is not None
+            found.append(result.sq_norm + 2 * result.dot)
         return torch.cat(found)
 
     return run
@@ -185,12 +187,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--backpack", type=Path, default=Path(".peers"), help="environment with BackPACK")
     parser.add_argument("--out", type=Path, help="also write the table here")
     parser.add_argument("--worker", choices=list(WAYS), help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    if asked.worker:
-        print(json.dumps(measure(asked.worker, asked.networks, asked.batch, asked.turns)))
+    request = parser.parse_args(arguments)
+    if request.worker:
+        print(json.dumps(measure(request.worker, request.networks, request.batch, request.turns)))
         return 0
-    names = ["tutorial_cnn"] if asked.quick else asked.networks.split(",")
-    batch = 32 if asked.quick else asked.batch
+    names = ["tutorial_cnn"] if request.quick else request.networks.split(",")
+    batch = 32 if request.quick else request.batch
     lines = [
         "| network | batch | way | forward passes | one forward, CPU ms | extra MB, 1 batch | 4 batches | differs by |",
         "|---|---|---|---|---|---|---|---|",
@@ -198,19 +200,19 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(lines), flush=True)
     for name in names:
         reference: dict[str, Any] = {}
-        for way in asked.ways.split(","):
+        for way in request.ways.split(","):
             peer = way == "BackPACK"
-            python = str(asked.backpack.absolute() / "bin" / "python") if peer else sys.executable
-            found = in_process(way, name, batch, asked.turns, python)
+            python = str(request.backpack.absolute() / "bin" / "python") if peer else sys.executable
+            found = in_process(way, name, batch, request.turns, python)
             lines.append(line(name, batch, way, found, reference))
             print(lines[-1], flush=True)
             reference = reference or found
-        if asked.more:
-            found = in_process("ours", name, asked.more, asked.turns, sys.executable)
-            lines.append(line(name, asked.more, "ours", found, reference))
+        if request.more:
+            found = in_process("ours", name, request.more, request.turns, sys.executable)
+            lines.append(line(name, request.more, "ours", found, reference))
             print(lines[-1], flush=True)
-        if asked.out is not None:  # after each network: a long run that is stopped leaves what it has
-            asked.out.write_text(page(lines, " ".join(sys.argv[1:])))
+        if request.out is not None:  # after each network: a long run that is stopped leaves what it has
+            request.out.write_text(page(lines, " ".join(sys.argv[1:])))
     return 0
 
 

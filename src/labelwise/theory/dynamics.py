@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import RowError
-from labelwise.signals.gradients.collect import Asked
+from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.losses import Loss
 from labelwise.signals.gradients.read_gradients import Gradient, RowGradients
 from labelwise.signals.model.forward import count_rows, eval_mode, forward, take_rows
@@ -56,7 +56,7 @@ class Dynamics:
 
     def gradient(self, inputs: Any, labels: Tensor) -> Gradient:
         """g_S: the sum over the rows of the gradients of their losses."""
-        return self.gradients.training(self._batches(inputs, labels), self.loss)
+        return self.gradients.sum_over(self._batches(inputs, labels), self.loss)
 
     def of(self, inputs: Any, labels: Tensor) -> float:
         """G(S) = |g_S|^2."""
@@ -72,10 +72,10 @@ class Dynamics:
         """Delta(u|S) = |g_u|^2 + gamma g_u . g_S of each single row (n,), with g_S given as `along`."""
         found = []
         for part, labels_B in self._batches(inputs, labels):
-            answer = self.gradients.ask(part, Asked(norm=True, along=along), self.loss, labels_B)
-            assert answer.sq_norm is not None
-            assert answer.dot is not None
-            found.append(answer.sq_norm + gamma * answer.dot)
+            result = self.gradients.compute(part, GradientRequest(norm=True, along=along), self.loss, labels_B)
+            assert result.sq_norm is not None
+            assert result.dot is not None
+            found.append(result.sq_norm + gamma * result.dot)
         return torch.cat(found).cpu()
 
     def ratio(self, query: tuple[Any, Tensor], along: Gradient) -> Ratio:

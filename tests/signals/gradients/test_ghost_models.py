@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from labelwise.bench.models.networks import pooled_cnn, resnet18, tutorial_cnn, vgg11
 from labelwise.errors import LabelError, ModelError
 from labelwise.signals.gradients import fallback
-from labelwise.signals.gradients.collect import Asked
+from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.read_gradients import RowGradients
 from labelwise.strategies.dynamical.reference import row_gradients
 
@@ -38,7 +38,7 @@ def test_networks_of_full_width(make):
     model = make().double().eval()
     x = inputs(3, 32, 32)[:2]
     g_BP, along = row_gradients(model, x), direction(model)
-    found = RowGradients(model).ask(x, Asked(norm=True, along=along))
+    found = RowGradients(model).compute(x, GradientRequest(norm=True, along=along))
     torch.testing.assert_close(found.sq_norm, g_BP.square().sum(1), rtol=1e-6, atol=0.0)
     torch.testing.assert_close(found.dot, g_BP @ torch.cat([v.flatten() for v in along.values()]), rtol=1e-6, atol=1e-6)
 
@@ -48,7 +48,9 @@ def test_single_precision():
     model = tutorial_cnn()().eval()
     x = inputs(3, 32, 32).float()
     expected = row_gradients(copy.deepcopy(model).double(), x.double()).square().sum(1)
-    torch.testing.assert_close(RowGradients(model).ask(x, Asked(norm=True)).sq_norm, expected, rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(
+        RowGradients(model).compute(x, GradientRequest(norm=True)).sq_norm, expected, rtol=1e-4, atol=1e-8
+    )
 
 
 # --- losses and labels -----------------------------------------------------------------------------------------------
@@ -65,35 +67,35 @@ def test_labels_and_losses(loss, given):
     model, x = small(), inputs(4)
     y = torch.tensor([0, 1, 2, 1, 0]) if given else None
     g_BP = row_gradients(model, x, y, squared=loss == "squared")
-    found = RowGradients(model).ask(x, Asked(norm=True), loss, "argmax" if y is None else y)
+    found = RowGradients(model).compute(x, GradientRequest(norm=True), loss, "argmax" if y is None else y)
     torch.testing.assert_close(found.sq_norm, g_BP.square().sum(1))
 
 
 def test_regression():
     torch.manual_seed(0)
     model, x, y = wide(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))), inputs(4), inputs(1)[:, 0]
-    found = RowGradients(model).ask(x, Asked(norm=True), "squared", y)
+    found = RowGradients(model).compute(x, GradientRequest(norm=True), "squared", y)
     torch.testing.assert_close(found.sq_norm, row_gradients(model, x, y, squared=True).square().sum(1))
     unit = row_gradients(model, x, model(x).detach()[:, 0] - 1, squared=True)
-    spread = RowGradients(model).ask(x, Asked(norm=True, along=direction(model)), "squared", "spread")
+    spread = RowGradients(model).compute(x, GradientRequest(norm=True, along=direction(model)), "squared", "spread")
     torch.testing.assert_close(spread.sq_norm, unit.square().sum(1))
     assert spread.dot.eq(0).all()
     with pytest.raises(LabelError, match="spread"):
-        RowGradients(model).ask(x, Asked(norm=True), "squared")
+        RowGradients(model).compute(x, GradientRequest(norm=True), "squared")
 
 
 def test_spread_labels_sum_over_the_outputs():
     model, x = small(), inputs(4)
     outputs = model(x).detach()
     each = [row_gradients(model, x, outputs - e, squared=True).square().sum(1) for e in torch.eye(3).double()]
-    found = RowGradients(model).ask(x, Asked(norm=True), "squared", "spread").sq_norm
+    found = RowGradients(model).compute(x, GradientRequest(norm=True), "squared", "spread").sq_norm
     torch.testing.assert_close(found, torch.stack(each).sum(0))
 
 
 def test_a_gradient_of_a_sure_row_keeps_its_digits():
     model = nn.Linear(1, 2, bias=False)
     model.weight.data = torch.tensor([[20.0], [0.0]])
-    found = RowGradients(model).ask(torch.ones(2, 1), Asked(norm=True)).sq_norm
+    found = RowGradients(model).compute(torch.ones(2, 1), GradientRequest(norm=True)).sq_norm
     p = float(torch.tensor([0.0, 20.0], dtype=torch.float64).softmax(0)[0])
     torch.testing.assert_close(found, torch.full((2,), 2 * p * p, dtype=torch.float64), rtol=1e-5, atol=0.0)
 
@@ -101,11 +103,11 @@ def test_a_gradient_of_a_sure_row_keeps_its_digits():
 def test_the_gradient_of_the_labelled_rows_is_a_sum():
     model, x, y = small(), inputs(4), torch.tensor([2, 1, 0, 0, 1])
     batches = [(x[:2], y[:2]), (x[2:], y[2:])]
-    found = RowGradients(model).training(batches)
+    found = RowGradients(model).sum_over(batches)
     expected = row_gradients(model, x, y).sum(0)
     torch.testing.assert_close(torch.cat([g.flatten() for g in found.values()]), expected)
     with pytest.raises(LabelError, match="from 0 to 2"):
-        RowGradients(model).training([(x, y + 1)])
+        RowGradients(model).sum_over([(x, y + 1)])
 
 
 # --- what has no rule -------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ AWKWARD = {
     "twice": (Twice, inputs(4), "called more than once"),
     "borrowed": (Borrowed, inputs(4), "autograd"),
     "odd": (lambda: nn.Sequential(Odd(4, 4), nn.Linear(4, 3)), inputs(4), "no rule for Odd"),
-    "sideways": (Sideways, inputs(6, 4), "first axis is not the rows"),
+    "sideways": (Sideways, inputs(6, 4), "rows as its first axis"),
     "sideways, two places": (Sideways, inputs(2, 4), "autograd"),
     "recurrent": (
         lambda: nn.Sequential(nn.LSTM(4, 3, batch_first=True), Last(), nn.Linear(3, 3)),
@@ -233,9 +235,9 @@ def test_without_forward_mode_a_central_difference_serves(monkeypatch):
     torch.manual_seed(0)
     model, x = wide(Twice()), inputs(4)
     along = direction(model)
-    expected = RowGradients(model).ask(x, Asked(along=along)).dot
+    expected = RowGradients(model).compute(x, GradientRequest(along=along)).dot
     monkeypatch.setattr(fallback.torch.func, "jvp", refuse)
-    found = RowGradients(model).ask(x, Asked(along=along)).dot
+    found = RowGradients(model).compute(x, GradientRequest(along=along)).dot
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert fallback.difference(lambda p, _: p["a"], {"a": torch.ones(2, 1)}, {"a": torch.zeros(2, 1)}, None).eq(0).all()
@@ -258,7 +260,7 @@ def test_layers_that_the_model_runs_without_gradients_count_nothing():
 def test_rows_that_depend_on_each_other_are_refused():
     model = wide(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)))
     with pytest.raises(ModelError, match="other rows of the batch"):
-        RowGradients(model).ask(inputs(4), Asked(norm=True))
+        RowGradients(model).compute(inputs(4), GradientRequest(norm=True))
 
 
 def test_a_frozen_model_is_refused():
@@ -275,14 +277,14 @@ def test_a_row_does_not_depend_on_its_batch(make):
     model = wide(make())
     x = inputs(4) if make is Twice else inputs(3, 32, 32)
     along = direction(model)
-    asked = Asked(norm=True, along=along, sketch=(16, 0))
-    whole = RowGradients(model).ask(x, asked)
+    request = GradientRequest(norm=True, along=along, sketch=(16, 0))
+    whole = RowGradients(model).compute(x, request)
     order = torch.tensor([3, 0, 4, 1, 2])
-    shuffled, reader = RowGradients(model).ask(x[order], asked), RowGradients(model)
-    alone = [reader.ask(x[i : i + 1], asked) for i in range(len(x))]
+    shuffled, reader = RowGradients(model).compute(x[order], request), RowGradients(model)
+    alone = [reader.compute(x[i : i + 1], request) for i in range(len(x))]
     for what in ("sq_norm", "dot", "sketch"):
         torch.testing.assert_close(getattr(shuffled, what), getattr(whole, what)[order], rtol=1e-9, atol=1e-9)
-        one = torch.cat([getattr(answer, what) for answer in alone])
+        one = torch.cat([getattr(result, what) for result in alone])
         torch.testing.assert_close(one, getattr(whole, what), rtol=1e-9, atol=1e-9)
 
 
@@ -324,21 +326,21 @@ def test_the_model_is_left_as_it_was_found(fails):
     model(inputs(4)[:3]).sum().backward()
     before = fingerprint(model)
     reader = RowGradients(model)
-    asked = Asked(norm=True, along=direction(model), sketch=(8, 0))
+    request = GradientRequest(norm=True, along=direction(model), sketch=(8, 0))
     if fails:
         with pytest.raises(OSError, match="a fault of the model"):
-            reader.ask(inputs(4), asked)
+            reader.compute(inputs(4), request)
     else:
-        reader.ask(inputs(4), asked)
+        reader.compute(inputs(4), request)
         reader.rows(inputs(4), torch.ones_like)
-        reader.training([(inputs(4), torch.zeros(5, dtype=torch.int64))])
+        reader.sum_over([(inputs(4), torch.zeros(5, dtype=torch.int64))])
     assert fingerprint(model) == before
 
 
 def test_nothing_is_drawn_from_the_generators_of_torch():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 3)).double()
     before = torch.get_rng_state()
-    RowGradients(model).ask(inputs(4), Asked(norm=True, sketch=(8, 0)))
+    RowGradients(model).compute(inputs(4), GradientRequest(norm=True, sketch=(8, 0)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -364,7 +366,7 @@ def test_inputs_by_name_and_logits_in_a_mapping():
             return self.model(x[:, :3].long(), x[:, 3])["logits"]
 
     expected = row_gradients(Positional(), torch.cat([tokens.double(), scale[:, None]], 1)).square().sum(1)
-    found = RowGradients(model).ask({"tokens": tokens, "scale": scale}, Asked(norm=True)).sq_norm
+    found = RowGradients(model).compute({"tokens": tokens, "scale": scale}, GradientRequest(norm=True)).sq_norm
     torch.testing.assert_close(found, expected)
 
 
@@ -372,6 +374,6 @@ def test_in_mixed_precision_norms_are_close():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3)).eval()
     x = inputs(3, 8, 8).float()
-    exact = RowGradients(model).ask(x, Asked(norm=True)).sq_norm
-    mixed = RowGradients(model, autocast=torch.bfloat16).ask(x, Asked(norm=True)).sq_norm
+    exact = RowGradients(model).compute(x, GradientRequest(norm=True)).sq_norm
+    mixed = RowGradients(model, autocast=torch.bfloat16).compute(x, GradientRequest(norm=True)).sq_norm
     torch.testing.assert_close(mixed, exact, rtol=0.1, atol=0.0)

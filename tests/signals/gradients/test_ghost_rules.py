@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from labelwise.signals.gradients import RULES, pieces, register, tiles
-from labelwise.signals.gradients.collect import Asked
+from labelwise.signals.gradients import RULES, pieces, register, winograd
+from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.convolution import Patches
 from labelwise.signals.gradients.linear import added
 from labelwise.signals.gradients.read_gradients import RowGradients
@@ -45,8 +45,8 @@ def check(model: nn.Module, x: Tensor, falls_back: bool = False) -> RowGradients
     along = direction(model)
     along_P = torch.cat([along[name].flatten() for name, p in model.named_parameters() if p.requires_grad])
     reader = RowGradients(model)
-    both = reader.ask(x, Asked(norm=True, along=along))
-    norm, dot = reader.ask(x, Asked(norm=True)), reader.ask(x, Asked(along=along))
+    both = reader.compute(x, GradientRequest(norm=True, along=along))
+    norm, dot = reader.compute(x, GradientRequest(norm=True)), reader.compute(x, GradientRequest(along=along))
     assert both.sq_norm is not None
     assert both.dot is not None
     assert float(g_BP.square().sum(1).min()) > 0
@@ -162,7 +162,7 @@ def test_convolution_in_three_dimensions(settings):
 
 FORMS = {  # product form, tiles from so many places on, costs of the tables by the input and by patches
     "patches": (True, 10**9, (1, 1)),
-    "tiles": (True, 1, (1, 1)),
+    "winograd": (True, 1, (1, 1)),
     "table of the input": (False, 1, (1, 2)),
     "table of patches": (False, 1, (2, 1)),
 }
@@ -173,17 +173,17 @@ FORMS = {  # product form, tiles from so many places on, costs of the tables by 
 def test_every_form_of_a_convolution_gives_the_same(form, monkeypatch):
     product, least, costs = FORMS[form]
     monkeypatch.setattr("labelwise.signals.gradients.convolution.product_is_cheaper", lambda *sizes: product)
-    monkeypatch.setattr("labelwise.signals.gradients.tiles.LEAST", least)
+    monkeypatch.setattr("labelwise.signals.gradients.winograd.LEAST", least)
     monkeypatch.setattr(Patches, "_table_costs", lambda piece: costs)
     monkeypatch.setattr(pieces, "CPU_SCRATCH", 3000)
     tiled = []
-    plain = tiles.kernel_gradients
-    monkeypatch.setattr(tiles, "kernel_gradients", lambda *given: tiled.append(given[1].shape[2:]) or plain(*given))
+    plain = winograd.kernel_gradients
+    monkeypatch.setattr(winograd, "kernel_gradients", lambda *given: tiled.append(given[1].shape[2:]) or plain(*given))
     for settings in SETTINGS:
         x = inputs(4, 6, 7)
         check(ends(nn.Conv2d(4, 4, 3, **settings), x), x)
-    assert bool(tiled) == (form == "tiles")
-    if form == "tiles":  # also of an odd height, and of a kernel that is wider than high
+    assert bool(tiled) == (form == "winograd")
+    if form == "winograd":  # also of an odd height, and of a kernel that is wider than high
         x = inputs(3, 7, 9)
         check(ends(nn.Conv2d(3, 5, (3, 4), stride=(1, 2), dilation=(1, 2), padding=(1, 2)), x), x)
         assert tiled[-1][0] == 7

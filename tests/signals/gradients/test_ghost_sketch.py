@@ -7,7 +7,7 @@ from test_ghost_rules import Attend, inputs, wide, words
 from torch import nn
 
 from labelwise.rng import Key
-from labelwise.signals.gradients.collect import Asked
+from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.pieces import Outer, Scattered, Vector
 from labelwise.signals.gradients.read_gradients import RowGradients
 from labelwise.signals.gradients.sketch import Tables
@@ -44,7 +44,7 @@ def test_the_sketch_of_a_model_is_that_of_its_gradients(make, x):
     torch.manual_seed(0)
     model, width = wide(make()), 32
     reader = RowGradients(model)
-    found = reader.ask(x, Asked(sketch=(width, 3))).sketch
+    found = reader.compute(x, GradientRequest(sketch=(width, 3))).sketch
     outputs = model(x).detach()
     d = outputs.softmax(1) - torch.nn.functional.one_hot(outputs.argmax(1), outputs.shape[1])
     rows_BP = reader.rows(x, lambda _: d)
@@ -76,9 +76,9 @@ def test_wide_sketches_tell_gradients_apart():
     torch.manual_seed(0)
     model, x = wide(NETWORKS["tutorial"]()), inputs(3, 32, 32)
     reader = RowGradients(model)
-    answer = reader.ask(x, Asked(norm=True, sketch=(4096, 0)))
-    size = answer.sq_norm
-    torch.testing.assert_close(answer.sketch.square().sum(1), size, rtol=0.2, atol=0.0)
+    result = reader.compute(x, GradientRequest(norm=True, sketch=(4096, 0)))
+    size = result.sq_norm
+    torch.testing.assert_close(result.sketch.square().sum(1), size, rtol=0.2, atol=0.0)
 
 
 def test_a_vector_is_sketched_as_a_matrix_of_one_column():

@@ -160,8 +160,8 @@ def test_the_gradient_of_labelled_rows_is_computed_once_for_a_fit(monkeypatch):
     reader = ModelReader(model)
     counted = []
     columns = reader._gradient_columns()
-    training = columns.gradients.training
-    monkeypatch.setattr(columns.gradients, "training", lambda *a: counted.append(1) or training(*a))
+    training = columns.gradients.sum_over
+    monkeypatch.setattr(columns.gradients, "sum_over", lambda *a: counted.append(1) or training(*a))
     for labels in (y[:10], y[:10].clone(), (y[:10] + 1) % 3):
         list(read(reader, Pool.of(x), torch.arange(10, 20), (LossJvp(),), 5, Labelled(torch.arange(10), labels)))
     assert len(counted) == 2

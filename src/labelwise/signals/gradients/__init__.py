@@ -1,10 +1,10 @@
-"""Ghost gradients: the gradient of each row's loss from the two factors every layer has at hand, never built.
+"""Ghost gradients: the gradient of each row's loss as two factors for each layer, never multiplied out.
 
-`rules.py` holds the registry (one rule for each layer type), one file for each family of layers holds its rules,
-`pieces.py` the algebra of factors, `capture.py` the hooks and the check, `fallback.py` what has no rule.
+`rules.py` has the registry of rules by layer type, one file for each family of layers has its rules, `pieces.py` the
+algebra of factors, `capture.py` the hooks, and `fallback.py` the parameters without a rule.
 """
 
-# Importing a family registers its rules.
+# Importing a family of layers registers its rules.
 from labelwise.signals.gradients import attention, convolution, embedding, linear, normalisation
 from labelwise.signals.gradients.capture import Capture
 from labelwise.signals.gradients.pieces import Piece, Vector

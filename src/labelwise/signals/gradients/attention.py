@@ -1,7 +1,7 @@
-"""Multi-head attention: its inside is run once more on the layer's own inputs, to have the gradients of projections.
+"""Rule of multi-head attention: it is recomputed from the layer's inputs, for the gradients of the projections.
 
-The four projections are linear layers on sequences. Their output gradients are not seen from outside the module, so
-the attention between them is computed again, from projected queries, keys and values, and differentiated by itself.
+The four projections are linear layers on sequences. Hooks on the module do not see their output gradients, so the
+attention between them is recomputed from projected queries, keys and values, and differentiated by itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _SPLIT = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 def _pieces(module: nn.Module, call: Call, wanted: frozenset[str]) -> dict[str, Piece]:
     assert isinstance(module, nn.MultiheadAttention)
-    inputs = [_by_row(module, call, call.given(place, name)) for place, name in enumerate(("query", "key", "value"))]
+    inputs = [
+        _by_row(module, call, call.given(position, name)) for position, name in enumerate(("query", "key", "value"))
+    ]
     d_BTE = _by_row(module, call, call.d)
-    heads_BTE, gradients = _inside(module, inputs, _mask(module, call, inputs), d_BTE)
+    heads_BTE, gradients = _recompute(module, inputs, _mask(module, call, inputs), d_BTE)
     found: dict[str, Piece] = {}
     outers = [Outer(x, g) for x, g in zip(inputs, gradients)]
     width = module.embed_dim
@@ -46,10 +48,10 @@ def _by_row(module: nn.MultiheadAttention, call: Call, x: Any) -> Tensor:
     return call.by_row(x if module.batch_first else x.transpose(0, 1))
 
 
-def _inside(
+def _recompute(
     module: nn.MultiheadAttention, inputs: list[Tensor], mask: Tensor | None, d_BTE: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """What the heads give (B, T, E), and the gradients of projected queries, keys and values."""
+    """Outputs of the heads (B, T, E), and the gradients of projected queries, keys and values."""
     biases: Any = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.detach().chunk(3)
     if module.in_proj_weight is not None:
         weights: Any = module.in_proj_weight.detach().chunk(3)
@@ -65,19 +67,19 @@ def _inside(
 
 
 def _mask(module: nn.MultiheadAttention, call: Call, inputs: list[Tensor]) -> Tensor | None:
-    """The two masks of a call as one that is added to the scores, (B, heads or 1, T, S)."""
+    """Both masks of a call as one that is added to the scores, (B, heads or 1, T, S)."""
     padding, attend = call.given(3, "key_padding_mask"), call.given(5, "attn_mask")
-    rows, like, found = call.rows, inputs[0], None
+    rows, like, mask = call.rows, inputs[0], None
     if attend is not None:
-        found = _added(attend, like)
-        found = found.unflatten(0, (rows, module.num_heads)) if found.ndim == 3 else found[None, None]
+        mask = _additive(attend, like)
+        mask = mask.unflatten(0, (rows, module.num_heads)) if mask.ndim == 3 else mask[None, None]
     if padding is not None:
-        beside = _added(padding, like)[:, None, None, :]
-        found = beside if found is None else found + beside
-    return found
+        padding_B11S = _additive(padding, like)[:, None, None, :]
+        mask = padding_B11S if mask is None else mask + padding_B11S
+    return mask
 
 
-def _added(mask: Tensor, like: Tensor) -> Tensor:
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(mask, -torch.inf)
     return mask.to(like.dtype)

@@ -1,4 +1,4 @@
-"""Collectors: what becomes of the pieces of a pass: facts about each row, built gradients, or a check of the rules."""
+"""Collectors of the pieces of a pass: totals for each row, whole gradients, or a check of the rules."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor
 from labelwise.signals.gradients.pieces import Piece
 from labelwise.signals.gradients.sketch import Tables
 
-SAME = {torch.float64: 1e-9, torch.float32: 1e-4}  # |found - true|^2 over |true|^2 that still is rounding
-HALF = 5e-2
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # |found - true|^2 / |true|^2 up to which a gradient is right
+HALF_ROUNDING = 5e-2
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to find out about the gradient of each row."""
+class GradientRequest:
+    """What to compute from the gradient of each row: norm, inner product with `along`, sketch (width, seed)."""
 
     norm: bool = False
-    along: Mapping[str, Tensor] | None = None  # inner product with this gradient
-    sketch: tuple[int, int] | None = None  # width, seed
+    along: Mapping[str, Tensor] | None = None
+    sketch: tuple[int, int] | None = None
 
 
-class Found(ABC):
-    """Takes the pieces of a pass; cleared when a pass starts anew."""
+class Collector(ABC):
+    """Takes the pieces of a pass; cleared when a pass is repeated."""
 
     along: Mapping[str, Tensor] | None = None
 
@@ -36,16 +36,18 @@ class Found(ABC):
 
     @abstractmethod
     def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
-        """Take the piece of a parameter, for these rows of the batch."""
+        """Add the piece of a parameter, for the rows `part` of the batch."""
 
 
-class Facts(Found):
+class TotalsCollector(Collector):
     """Norms, inner products and sketches, summed over parameters in float64 on the model's device."""
 
-    def __init__(self, asked: Asked, rows: int, tables: Callable[[tuple[int, int], str, torch.device], Tables]):
-        self.asked = asked
-        self.along = asked.along
-        self.only_dot = not asked.norm and asked.sketch is None  # whether nothing but the inner product is asked
+    def __init__(
+        self, request: GradientRequest, rows: int, tables: Callable[[tuple[int, int], str, torch.device], Tables]
+    ):
+        self.request = request
+        self.along = request.along
+        self.only_dot = not request.norm and request.sketch is None
         self._rows = rows
         self._tables = tables
         self._totals: dict[str, Tensor] = {}
@@ -54,25 +56,27 @@ class Facts(Found):
         self._totals = {}
 
     def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
-        norm_B, dot_B = piece.measure(self.asked.norm, None if self.along is None else self.along[name])
+        norm_B, dot_B = piece.measure(self.request.norm, None if self.along is None else self.along[name])
         if norm_B is not None:
             self._sum("norm", norm_B, part)
         if dot_B is not None:
             self._sum("dot", dot_B, part)
-        if self.asked.sketch is not None:
-            self._sum("sketch", piece.sketch(self._tables(self.asked.sketch, name, piece.device)), part)
+        if self.request.sketch is not None:
+            self._sum("sketch", piece.sketch(self._tables(self.request.sketch, name, piece.device)), part)
 
     def add_dot(self, dot_B: Tensor) -> None:
-        """Take the inner products of all parameters without a rule."""
+        """Add the inner products of all parameters without a rule."""
         self._sum("dot", dot_B, slice(None))
 
     def totals(self, device: torch.device) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Norm (B,), inner product (B,) and sketch (B, W), where asked for."""
-        width = 0 if self.asked.sketch is None else self.asked.sketch[0]
-        wanted = {"norm": self.asked.norm, "dot": self.along is not None, "sketch": width > 0}
+        """Norm (B,), inner product (B,) and sketch (B, W); None for what was not requested."""
+        width = 0 if self.request.sketch is None else self.request.sketch[0]
+        wanted = {"norm": self.request.norm, "dot": self.along is not None, "sketch": width > 0}
         blank = {"sketch": torch.zeros(self._rows, width, dtype=torch.float64, device=device)}
         zero_B = torch.zeros(self._rows, dtype=torch.float64, device=device)
-        found = [self._totals.get(what, blank.get(what, zero_B)) if asked else None for what, asked in wanted.items()]
+        found = [
+            self._totals.get(what, blank.get(what, zero_B)) if request else None for what, request in wanted.items()
+        ]
         return found[0], found[1], found[2]
 
     def _sum(self, what: str, values: Tensor, part: slice) -> None:
@@ -82,8 +86,8 @@ class Facts(Found):
         self._totals[what][part] += values
 
 
-class Built(Found):
-    """Whole gradients (B, P), parameter by parameter."""
+class GradientCollector(Collector):
+    """Collects whole gradients (B, P) for each parameter."""
 
     def __init__(self, rows: int):
         self._rows = rows
@@ -99,13 +103,13 @@ class Built(Found):
         self._by_name[name][part] += g_BP
 
     def of(self, name: str, parameter: Tensor) -> Tensor:
-        """The gradients (B, P) of one parameter; zeros where it was not used."""
+        """The gradients (B, P) of one parameter; zeros if it was not used."""
         found = self._by_name.get(name)
         return parameter.new_zeros(self._rows, parameter.numel()) if found is None else found
 
 
-class Checked(Found):
-    """Compares pieces of two rows with the gradient `along` of the first one; the second one has none."""
+class RuleChecker(Collector):
+    """Compares pieces of two rows with the gradient `along` of the first row; that of the second row is zero."""
 
     def __init__(self, along: Mapping[str, Tensor]):
         self.along = along
@@ -122,9 +126,9 @@ class Checked(Found):
         self._found[name] = (norm_B.double(), dot_B.double())
 
     def wrong(self, names: set[str]) -> Iterator[str]:
-        """Which of these parameters have a gradient that is not autograd's.
+        """Names of the parameters whose gradient differs from autograd's.
 
-        |found - true|^2 = |found|^2 + |true|^2 - 2 found . true, so norm and inner product tell without the gradient.
+        |found - true|^2 = |found|^2 + |true|^2 - 2 found . true, so norm and inner product suffice.
         """
         assert self.along is not None
         for name in sorted(names):
@@ -133,5 +137,5 @@ class Checked(Found):
             zero = torch.zeros(2, dtype=torch.float64)
             norm_2, dot_2 = self._found.get(name, (zero, zero))
             gap = float(norm_2[0]) + size - 2 * float(dot_2[0]) + float(norm_2[1])
-            if not gap <= SAME.get(true.dtype, HALF) * size + 1e-30:
+            if not gap <= ROUNDING.get(true.dtype, HALF_ROUNDING) * size + 1e-30:
                 yield name

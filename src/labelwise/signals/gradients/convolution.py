@@ -1,10 +1,10 @@
-"""Convolutions in one, two and three dimensions, with stride, padding of any mode, dilation and groups.
+"""Rules of convolutions in one, two and three dimensions, with stride, padding of any mode, dilation and groups.
 
-A convolution is a linear layer on its patches: with patches A (L, I) and output gradients D (L, O) of a row's L places
-the gradient of the weight is D^T A. Where the product is the cheaper form, patches are laid out for a few rows at a
-time. Where tables of places by places are, they need no patches: the table of patches A A^T is the sum over the places
-of the kernel of shifted parts of the table of the padded input, whose entries are products over channels alone. The
-inner product with a gradient G then is the sum of d times the layer's output with G in the place of its weights.
+A convolution is a linear layer on its patches: with patches A (L, I) and output gradients D (L, O) of a row's L
+positions the gradient of the weight is D^T A. Where the product is cheaper, patches are built for a few rows at a time.
+Where tables of positions by positions are cheaper, they need no patches: the table of patches A A^T is the sum over the
+positions of the kernel of shifted parts of the table of the padded input, whose entries are products over channels
+alone. The inner product with a gradient G is then the sum of d times the layer's output with G as its weights.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelwise.signals.gradients import tiles
+from labelwise.signals.gradients import winograd
 from labelwise.signals.gradients.pieces import (
     Measured,
     Piece,
     Vector,
-    in_parts,
-    joined,
-    of_products,
-    of_tables,
+    concatenate,
+    measure_products,
     product_is_cheaper,
+    row_slices,
+    sq_norm_by_tables,
 )
 from labelwise.signals.gradients.rules import Call, MisfitError, Rule, register
 from labelwise.signals.gradients.sketch import Tables
@@ -54,20 +54,20 @@ class Patches(Piece):
         of_input, of_patches = self._table_costs()
         product = product_is_cheaper(places, inputs, outputs, along is not None, min(of_input, of_patches))
         if norm and product:
-            numbers = 2 * groups * inputs * (places + outputs)  # twice: what is laid out is read again at once
-            parts = in_parts(len(self.x), numbers, self.device)
-            if tiles.fits(self.module, places) and groups == 1:
+            numbers = 2 * groups * inputs * (places + outputs)  # twice: patches are written and read
+            parts = row_slices(len(self.x), numbers, self.device)
+            if winograd.fits(self.module, places) and groups == 1:
                 along_P = None if along is None else along.permute(2, 0, 1, 3).reshape(-1)
-                return joined([of_products(self._tiled(part), True, along_P) for part in parts])
-            return joined([of_products(self._product(part), True, along) for part in parts])
-        # For all rows at once: each call of the layer lays its weights out anew.
+                return concatenate([measure_products(self._by_winograd(part), True, along_P) for part in parts])
+            return concatenate([measure_products(self._product(part), True, along) for part in parts])
+        # For all rows at once: each call of the layer arranges its weights again.
         dot_B = None if along is None else self._dot(along)
         if not norm:
             return None, dot_B
-        laid_out = of_patches <= of_input
-        numbers = 2 * groups * (inputs * places if laid_out else of_input * groups // self.x.shape[1])
-        parts = in_parts(len(self.x), numbers + 2 * groups * places * places, self.device)
-        return torch.cat([self._by_tables(part, laid_out) for part in parts]), dot_B
+        by_patches = of_patches <= of_input
+        numbers = 2 * groups * (inputs * places if by_patches else of_input * groups // self.x.shape[1])
+        parts = row_slices(len(self.x), numbers + 2 * groups * places * places, self.device)
+        return torch.cat([self._by_tables(part, by_patches) for part in parts]), dot_B
 
     def rows(self) -> Tensor:
         return self._product(slice(None)).flatten(1)
@@ -77,7 +77,7 @@ class Patches(Piece):
         fourier = outputs * inputs > places * tables.width
         numbers = groups * (inputs * places + (4 * places * tables.width if fourier else 2 * outputs * inputs))
         return torch.cat(
-            [self._sketched(part, tables, fourier) for part in in_parts(len(self.x), numbers, self.device)]
+            [self._sketched(part, tables, fourier) for part in row_slices(len(self.x), numbers, self.device)]
         )
 
     def _sketched(self, part: slice, tables: Tables, fourier: bool) -> Tensor:
@@ -93,7 +93,7 @@ class Patches(Piece):
         return torch.stack(of_groups).sum(0)
 
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Groups; outputs, inputs (channels times kernel) of one group; places."""
+        """Groups; outputs and inputs (channels times kernel) of one group; positions."""
         groups = self.module.groups
         inputs = self.x.shape[1] // groups * math.prod(self.module.kernel_size)
         return groups, self.d.shape[1] // groups, inputs, self.d[0, 0].numel()
@@ -105,15 +105,15 @@ class Patches(Piece):
         return patches.reshape(-1, inputs, places), self.d[part].reshape(-1, outputs, places)
 
     def _product(self, part: slice) -> Tensor:
-        """The gradients (rows, groups x O, I) of some rows, built."""
+        """The gradients (rows, groups x O, I) of some rows."""
         groups, outputs, inputs, _ = self._sizes()
         a_NIT, d_NOT = self._factors(part)
         return (d_NOT @ a_NIT.mT).reshape(-1, groups * outputs, inputs)
 
-    def _tiled(self, part: slice) -> Tensor:
-        """The gradients of some rows, built, with the height of the kernel as the first axis."""
+    def _by_winograd(self, part: slice) -> Tensor:
+        """The gradients of some rows, with the height of the kernel as the first axis."""
         assert isinstance(self.module, nn.Conv2d)
-        return tiles.kernel_gradients(_padded(self.x[part], self.module), self.d[part], self.module)
+        return winograd.kernel_gradients(_padded(self.x[part], self.module), self.d[part], self.module)
 
     def _table_costs(self) -> tuple[int, int]:
         """Multiplications for the table of patches of one group: by that of the padded input, and by patches."""
@@ -122,10 +122,10 @@ class Patches(Piece):
         _, _, inputs, places = self._sizes()
         return spots * spots * (self.x.shape[1] // self.module.groups), places * places * inputs
 
-    def _by_tables(self, part: slice, laid_out: bool) -> Tensor:
+    def _by_tables(self, part: slice, by_patches: bool) -> Tensor:
         groups, outputs, _, places = self._sizes()
-        if laid_out:
-            norm_N = of_tables(*self._factors(part))
+        if by_patches:
+            norm_N = sq_norm_by_tables(*self._factors(part))
         else:
             d_NOT = self.d[part].reshape(-1, outputs, places)
             norm_N = _table_of_patches(_padded(self.x[part], self.module), self.d.shape[2:], self.module)
@@ -135,30 +135,30 @@ class Patches(Piece):
     def _dot(self, along: Tensor) -> Tensor:
         module = self.module
         plain = _PLAIN[self.x.ndim]
-        own = module.padding_mode == "zeros"  # other margins are made before the convolution
-        x, padding = (self.x, module.padding) if own else (_padded(self.x, module), 0)
-        moved = plain(x, along, None, module.stride, padding, module.dilation, module.groups)
-        return moved.mul_(self.d).flatten(1).sum(1)
+        zeros = module.padding_mode == "zeros"  # other paddings are applied before the convolution
+        x, padding = (self.x, module.padding) if zeros else (_padded(self.x, module), 0)
+        outputs = plain(x, along, None, module.stride, padding, module.dilation, module.groups)
+        return outputs.mul_(self.d).flatten(1).sum(1)
 
 
 def _patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor:
-    """Patches (B, C, kernel, places) of a padded input."""
+    """Patches (B, C, kernel, positions) of a padded input."""
     if max(module.kernel_size) == max(module.stride) == 1:
         return x
     patches = x.new_empty(*x.shape[:2], *module.kernel_size, *out)
     everything = slice(None), slice(None)
-    for at in itertools.product(*(range(size) for size in module.kernel_size)):
-        steps = zip(at, module.dilation, module.stride, out)
-        where = [slice(k * dilation, k * dilation + (n - 1) * stride + 1, stride) for k, dilation, stride, n in steps]
-        here: tuple[slice | int, ...] = (*everything, *at)
-        patches[here] = x[(*everything, *where)]
+    for offset in itertools.product(*(range(size) for size in module.kernel_size)):
+        steps = zip(offset, module.dilation, module.stride, out)
+        window = [slice(k * dilation, k * dilation + (n - 1) * stride + 1, stride) for k, dilation, stride, n in steps]
+        entry: tuple[slice | int, ...] = (*everything, *offset)
+        patches[entry] = x[(*everything, *window)]
     return patches
 
 
 def _table_of_patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor:
-    """Inner products (B x groups, places, places) of the patches of a padded input, from those of its entries.
+    """Inner products (B x groups, positions, positions) of the patches of a padded input, from those of its entries.
 
-    Patches at t and t' have the product sum_k <x at t + k, x at t' + k> over the places k of the kernel.
+    Patches at t and t' have the product sum_k <x at t + k, x at t' + k> over the positions k of the kernel.
     """
     sizes = x.shape[2:]
     x_NCS = x.reshape(len(x) * module.groups, x.shape[1] // module.groups, -1)
@@ -172,7 +172,7 @@ def _table_of_patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor
         (spots * spots, *kernel, *(spots * step for step in place), *place),
     )
     places = [range(size) for size in module.kernel_size]
-    found = [shifted.movedim(0, -1)[at].movedim(-1, 0) for at in itertools.product(*places)]
+    found = [shifted.movedim(0, -1)[offset].movedim(-1, 0) for offset in itertools.product(*places)]
     total = found[0].clone(memory_format=torch.contiguous_format)
     for one in found[1:]:
         total += one
@@ -180,7 +180,7 @@ def _table_of_patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor
 
 
 def _padded(x: Tensor, module: Convolution) -> Tensor:
-    """The input as the convolution sees it."""
+    """The input with the padding of the convolution."""
     sides: Any = module._reversed_padding_repeated_twice
     if not any(sides):
         return x

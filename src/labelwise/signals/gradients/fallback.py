@@ -1,7 +1,7 @@
-"""The fallback for parameters without a rule: whole gradients of a few rows at a time, by torch.func.
+"""Fallback for parameters without a rule: whole gradients of a few rows at a time, by torch.func.
 
-Tried in turn: `vmap` of `grad`; where the model cannot be run under vmap, one row at a time. The inner product alone
-needs no gradient of single rows: one forward-mode pass, or, where a layer has no forward mode, a central difference.
+`vmap` of `grad` is tried first, then one row at a time. The inner product alone needs no gradients of single rows: it
+takes one forward-mode pass, or a central difference where a layer has no forward mode.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.signals.gradients.pieces import in_parts
+from labelwise.signals.gradients.pieces import row_slices
 from labelwise.signals.model.forward import take_rows
 
 Parameters = dict[str, Tensor]
 Forward = Callable[[Parameters, Any], Tensor]  # outputs (B, C) of a batch of inputs with these parameters
 
-STEP = 1e-3  # of a central difference, as a share of the length of the parameters; see `difference`
+STEP = 1e-3  # of a central difference, relative to the length of the parameters; see `difference`
 
 
 def row_gradients(
     forward: Forward, parameters: Parameters, inputs: Any, cotangent_BC: Tensor
 ) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """For parts of the batch, the gradients (b, P) of <outputs, cotangent> of each row by every parameter."""
+    """For slices of the batch, the gradients (b, P) of <outputs, cotangent> of each row by every parameter."""
 
     def loss(parameters: Parameters, row: Any, cotangent_C: Tensor) -> Tensor:
         return (forward(parameters, _mapped(row, lambda x: x[None]))[0] * cotangent_C).sum()
@@ -33,10 +33,10 @@ def row_gradients(
     by_row = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
     # The intermediates of vmap are several times its result.
     numbers = 4 * sum(parameter.numel() for parameter in parameters.values()) + 1
-    for part in in_parts(len(cotangent_BC), numbers, cotangent_BC.device):
+    for part in row_slices(len(cotangent_BC), numbers, cotangent_BC.device):
         try:
             with warnings.catch_warnings():
-                # An operation without a batching rule is run row by row inside vmap: slower, and as right.
+                # An operation without a batching rule runs row by row inside vmap: slower, same result.
                 warnings.filterwarnings("ignore", message=".*batching rule", category=UserWarning)
                 found = by_row(parameters, take_rows(inputs, part), cotangent_BC[part])
         except (RuntimeError, ValueError, TypeError, AttributeError):
@@ -47,7 +47,7 @@ def row_gradients(
 def _one_by_one(
     forward: Forward, parameters: Parameters, inputs: Any, cotangent_BC: Tensor, part: slice
 ) -> dict[str, Tensor]:
-    """Plain gradients of single rows, for models with a control flow that vmap cannot follow."""
+    """Gradients of single rows, for models with a control flow that vmap does not support."""
     leaves = {name: parameter.detach().requires_grad_() for name, parameter in parameters.items()}
     found: dict[str, list[Tensor]] = {name: [] for name in leaves}
     for row in range(part.start, part.stop):
@@ -68,7 +68,7 @@ def inner_products(
     tangents = {name: along[name].to(parameter) for name, parameter in parameters.items()}
     try:
         with warnings.catch_warnings():
-            # torch's own forward mode scripts functions when it is first used, and warns about it.
+            # torch's forward mode scripts functions on first use, and warns about it.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             moved_BC = torch.func.jvp(lambda p: forward(p, inputs), (parameters,), (tangents,))[1]
     except (RuntimeError, ValueError, TypeError):
@@ -79,8 +79,8 @@ def inner_products(
 def difference(forward: Forward, parameters: Parameters, tangents: Mapping[str, Tensor], inputs: Any) -> Tensor:
     """The change (B, C) of the outputs along the tangents, by a central difference.
 
-    The step is STEP |parameters| / |tangents| in float32 and smaller in float64, near the cube root of the rounding,
-    where rounding and curvature disturb about equally.
+    The step is STEP |parameters| / |tangents| in float32 and smaller in float64: near the cube root of the rounding
+    error, where errors of rounding and of curvature are about equal.
     """
     size = sum(float(p.double().square().sum()) for p in parameters.values()) ** 0.5
     length = sum(float(t.double().square().sum()) for t in tangents.values()) ** 0.5

@@ -1,4 +1,4 @@
-"""Losses as their gradients by the outputs of the model, from which every gradient of a row starts."""
+"""Gradients of losses by the outputs of the model, where the backward pass of a row starts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ def cotangents(loss: Loss, labels: Tensor | str, outputs_BC: Tensor) -> list[Ten
     Cross-entropy: p - e_y. Squared error, half the squared distance: f - y, with y one-hot where labels are classes.
     """
     if loss not in ("cross-entropy", "squared"):
-        raise ArgumentError(f'the loss is "cross-entropy" or "squared", not {loss!r}')
+        raise ArgumentError(f'the loss must be "cross-entropy" or "squared", found {loss!r}')
     if isinstance(labels, str):
         if labels == "spread" and loss == "squared":
             return list(torch.eye(outputs_BC.shape[1]).to(outputs_BC)[:, None].expand(-1, len(outputs_BC), -1))
         if labels != "argmax":
-            raise ArgumentError(f'labels are a tensor, "argmax", or "spread" with a squared error; found {labels!r}')
+            raise ArgumentError(
+                f'labels must be a tensor, "argmax", or "spread" with a squared error; found {labels!r}'
+            )
         if outputs_BC.shape[1] == 1:
             raise LabelError(
-                'a prediction of one number has no most probable class; use labels="spread" for a regression'
+                'a prediction of one number has no most probable class; pass labels="spread" for a regression'
             )
         labels = outputs_BC.argmax(1)
     labels = labels.to(outputs_BC.device)
@@ -37,17 +39,17 @@ def cotangents(loss: Loss, labels: Tensor | str, outputs_BC: Tensor) -> list[Ten
 
 
 def cross_entropy(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-    """p - e_y. Where p_y is near 1, p_y - 1 is taken as minus the sum of the others, which keeps its digits."""
+    """p - e_y. p_y - 1 is computed as minus the sum of the others, which is precise where p_y is near 1."""
     at_B1 = classes(labels_B, logits_BC)[:, None]
     p_BC = logits_BC.softmax(1).scatter(1, at_B1, 0.0)
     return p_BC.scatter(1, at_B1, -p_BC.sum(1, keepdim=True))
 
 
 def targets(labels: Tensor, outputs_BC: Tensor) -> Tensor:
-    """What the outputs should be: the labels themselves where they are real numbers, else one-hot."""
+    """The targets of the outputs: the labels if they are real numbers, else one-hot."""
     if labels.is_floating_point():
         if labels.numel() != outputs_BC.numel():
-            raise LabelError(f"targets of shape {tuple(outputs_BC.shape)} were expected, found {tuple(labels.shape)}")
+            raise LabelError(f"expected targets of shape {tuple(outputs_BC.shape)}, found {tuple(labels.shape)}")
         return labels.reshape(outputs_BC.shape).to(outputs_BC)
     if outputs_BC.shape[1] == 1:
         return labels.reshape(outputs_BC.shape).to(outputs_BC)
@@ -55,14 +57,12 @@ def targets(labels: Tensor, outputs_BC: Tensor) -> Tensor:
 
 
 def classes(labels_B: Tensor, outputs_BC: Tensor) -> Tensor:
-    """Labels as classes of these outputs."""
+    """Labels as class numbers of these outputs; LabelError if they are not."""
     if labels_B.shape != outputs_BC.shape[:1] or labels_B.is_floating_point():
         raise LabelError(
-            f"one class number for each of {len(outputs_BC)} rows was expected, found {labels_B.dtype} of shape "
+            f"expected one class number for each of {len(outputs_BC)} rows, found {labels_B.dtype} of shape "
             f"{tuple(labels_B.shape)}"
         )
     if len(labels_B) and not 0 <= int(labels_B.min()) <= int(labels_B.max()) < outputs_BC.shape[1]:
-        raise LabelError(
-            f"labels from 0 to {outputs_BC.shape[1] - 1} were expected, found {labels_B.unique().tolist()}"
-        )
+        raise LabelError(f"expected labels from 0 to {outputs_BC.shape[1] - 1}, found {labels_B.unique().tolist()}")
     return labels_B.long()

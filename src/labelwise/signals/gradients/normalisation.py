@@ -1,4 +1,4 @@
-"""Normalisation in eval mode: the scale's gradient is the sum over places of d times the normalised input."""
+"""Rules of normalisation layers in eval mode: the scale's gradient is the sum of d times the normalised input."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelwise.signals.gradients.pieces import Piece, Vector, in_parts
-from labelwise.signals.gradients.rules import Call, MisfitError, Rule, always, register
+from labelwise.signals.gradients.pieces import Piece, Vector, row_slices
+from labelwise.signals.gradients.rules import Call, MisfitError, Rule, fits_any, register
 
 
 def _over_channels(x: Tensor) -> Tensor:
-    """(B, C) sums over all places of (B, C, ...)."""
+    """Sums (B, C) over all axes after the channels of (B, C, ...)."""
     return x.flatten(2).sum(2) if x.ndim > 2 else x
 
 
@@ -26,7 +26,7 @@ def _of_channels(normal: Callable[[nn.Module, Tensor], Tensor], least: int = 2) 
             raise MisfitError("its input has no axis of rows")
         found: dict[str, Piece] = {}
         if "weight" in wanted:
-            parts = in_parts(len(x), 8 * x[0].numel(), x.device)  # a few rows at a time: they stay in the cache
+            parts = row_slices(len(x), 8 * x[0].numel(), x.device)  # in slices that stay in the cache
             found["weight"] = Vector(
                 torch.cat([_over_channels(normal(module, x[part]).mul_(d[part])) for part in parts])
             )
@@ -40,7 +40,7 @@ def _of_channels(normal: Callable[[nn.Module, Tensor], Tensor], least: int = 2) 
 def _batch_normal(module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
     mean_C, variance_C = module.running_mean, module.running_var
-    assert mean_C is not None, "a rule for layers with running statistics"
+    assert mean_C is not None, "the rule fits layers with running statistics"
     assert variance_C is not None
     shape = (-1, *(1 for _ in x.shape[2:]))
     return (x - mean_C.view(shape)).mul_((variance_C + module.eps).rsqrt().to(x.dtype).view(shape))
@@ -48,8 +48,8 @@ def _batch_normal(module: nn.Module, x: Tensor) -> Tensor:
 
 def _instance_normal(module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
-    kept = module.track_running_stats
-    return F.instance_norm(x, module.running_mean, module.running_var, use_input_stats=not kept, eps=module.eps)
+    own_statistics = not module.track_running_stats
+    return F.instance_norm(x, module.running_mean, module.running_var, use_input_stats=own_statistics, eps=module.eps)
 
 
 def _group_normal(module: nn.Module, x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _group_normal(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _has_statistics(module: nn.Module) -> bool:
-    """Without running statistics eval mode normalises by the batch, and a row has no gradient of its own."""
+    """Without running statistics eval mode normalises by the batch, so a row has no gradient of its own."""
     return getattr(module, "running_mean", None) is not None
 
 
@@ -85,8 +85,8 @@ register(
     nn.BatchNorm3d,
     rule=Rule(_BOTH, _of_channels(_batch_normal), _has_statistics),
 )
-register(nn.InstanceNorm1d, rule=Rule(_BOTH, _of_channels(_instance_normal, 3), always))
-register(nn.InstanceNorm2d, rule=Rule(_BOTH, _of_channels(_instance_normal, 4), always))
-register(nn.InstanceNorm3d, rule=Rule(_BOTH, _of_channels(_instance_normal, 5), always))
+register(nn.InstanceNorm1d, rule=Rule(_BOTH, _of_channels(_instance_normal, 3), fits_any))
+register(nn.InstanceNorm2d, rule=Rule(_BOTH, _of_channels(_instance_normal, 4), fits_any))
+register(nn.InstanceNorm3d, rule=Rule(_BOTH, _of_channels(_instance_normal, 5), fits_any))
 register(nn.GroupNorm, rule=Rule(_BOTH, _of_channels(_group_normal)))
 register(nn.LayerNorm, nn.RMSNorm, rule=Rule(_BOTH, _of_last_axes))

@@ -1,7 +1,7 @@
-"""Pieces: one parameter's gradient for each row of a batch, as factors, with the algebra that never multiplies out.
+"""Pieces: one parameter's gradient for each row of a batch, stored as factors that are never multiplied out.
 
-A piece answers three questions: the squared length of each row's gradient and its inner product with one given
-gradient (`measure`), and its sketch. `rows` does build the gradients, for kernels of few rows and for tests.
+A piece computes the squared length of each row's gradient and its inner product with a given gradient (`measure`), and
+its sketch. `rows` builds the gradients, for kernels of few rows and for tests.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from labelwise.signals.gradients.sketch import Tables
 
 CPU_SCRATCH = 1 << 22  # numbers of a temporary: 16 MB in float32
 DEVICE_SCRATCH = 1 << 27
-WRITE = 48  # what writing and reading back one entry of a product costs, in multiplications
-SHARED = 0.65  # a product with one matrix for all rows costs this share of a product for each row
+WRITE = 48  # the cost of writing and reading one entry of a product, in multiplications
+SHARED = 0.65  # the relative cost of a product with one matrix for all rows
 
-Measured = tuple[Tensor | None, Tensor | None]  # squared norm (B,) and inner product (B,), where asked for
+Measured = tuple[Tensor | None, Tensor | None]  # squared norm (B,) and inner product (B,), None where not requested
 
 
 class Piece(ABC):
@@ -30,7 +30,7 @@ class Piece(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where its factors are."""
+        """The device of its factors."""
 
     @abstractmethod
     def measure(self, norm: bool, along: Tensor | None) -> Measured:
@@ -38,7 +38,7 @@ class Piece(ABC):
 
     @abstractmethod
     def rows(self) -> Tensor:
-        """The gradients (B, P), built."""
+        """The gradients (B, P)."""
 
     @abstractmethod
     def sketch(self, tables: Tables) -> Tensor:
@@ -47,7 +47,7 @@ class Piece(ABC):
 
 @dataclass(frozen=True)
 class Vector(Piece):
-    """Gradients at hand entry by entry (B, P): biases, scales, and what torch.func computed."""
+    """Whole gradients (B, P): of biases and scales, and those computed by torch.func."""
 
     g_BP: Tensor
 
@@ -56,7 +56,7 @@ class Vector(Piece):
         return self.g_BP.device
 
     def measure(self, norm: bool, along: Tensor | None) -> Measured:
-        return lengths(self.g_BP) if norm else None, None if along is None else self.g_BP @ along.flatten()
+        return sq_lengths(self.g_BP) if norm else None, None if along is None else self.g_BP @ along.flatten()
 
     def rows(self) -> Tensor:
         return self.g_BP
@@ -67,7 +67,7 @@ class Vector(Piece):
 
 @dataclass(frozen=True)
 class Outer(Piece):
-    """sum_t d_t a_t^T over T places: the gradient of a weight (O, I) that maps inputs a to outputs with gradient d."""
+    """sum_t d_t a_t^T over T positions: the gradient of a weight (O, I) with inputs a and output gradients d."""
 
     a_BTI: Tensor
     d_BTO: Tensor
@@ -80,14 +80,14 @@ class Outer(Piece):
         a_BTI, d_BTO = self.a_BTI, self.d_BTO
         (_, places, inputs), outputs = a_BTI.shape, d_BTO.shape[2]
         if norm and places > 1 and product_is_cheaper(places, inputs, outputs, along is not None):
-            found = [of_products(self._product(part), True, along) for part in self._parts(inputs * outputs)]
-            return joined(found)
+            found = [measure_products(self._product(part), True, along) for part in self._parts(inputs * outputs)]
+            return concatenate(found)
         norm_B = None
         if norm and places == 1:
-            norm_B = lengths(a_BTI[:, 0]) * lengths(d_BTO[:, 0])
+            norm_B = sq_lengths(a_BTI[:, 0]) * sq_lengths(d_BTO[:, 0])
         elif norm:
             parts = self._parts(2 * places * places)
-            norm_B = torch.cat([of_tables(a_BTI[part].mT, d_BTO[part].mT) for part in parts])
+            norm_B = torch.cat([sq_norm_by_tables(a_BTI[part].mT, d_BTO[part].mT) for part in parts])
         dot_B = None if along is None else ((a_BTI @ along.reshape(outputs, inputs).T) * d_BTO).sum((1, 2))
         return norm_B, dot_B
 
@@ -106,12 +106,12 @@ class Outer(Piece):
         return self.d_BTO[part].mT @ self.a_BTI[part]
 
     def _parts(self, numbers: int) -> Iterator[slice]:
-        return in_parts(len(self.a_BTI), numbers, self.device)
+        return row_slices(len(self.a_BTI), numbers, self.device)
 
 
 @dataclass(frozen=True)
 class Scattered(Piece):
-    """The gradient of a table (V, O) of which row `index` t gets d_t: what each word of the row adds up."""
+    """The gradient of a table (V, O) to whose row index_t each token t adds d_t."""
 
     index_BT: Tensor
     d_BTO: Tensor
@@ -124,37 +124,37 @@ class Scattered(Piece):
     def measure(self, norm: bool, along: Tensor | None) -> Measured:
         norm_B = None
         if norm:
-            # Words that stand twice in a row are added up before they are squared.
+            # A token that occurs twice in a row is summed before it is squared.
             batch = len(self.index_BT)
-            distinct_U, place = self._own(self.rows_V, self.index_BT).unique(return_inverse=True)
+            distinct_U, place = self._flat(self.rows_V, self.index_BT).unique(return_inverse=True)
             sum_UO = self.d_BTO.new_zeros(len(distinct_U), self.d_BTO.shape[2])
             add_at(sum_UO, place, self.d_BTO.flatten(0, 1))
-            norm_B = add_at(self.d_BTO.new_zeros(batch), distinct_U // self.rows_V, lengths(sum_UO))
+            norm_B = add_at(self.d_BTO.new_zeros(batch), distinct_U // self.rows_V, sq_lengths(sum_UO))
         dot_B = None if along is None else (along[self.index_BT] * self.d_BTO).sum((1, 2))
         return norm_B, dot_B
 
     @staticmethod
-    def _own(width: int, place: Tensor) -> Tensor:
-        """Places (B, ...) below `width` as places in one line of B times as many."""
-        return (place.flatten(1) + width * torch.arange(len(place), device=place.device)[:, None]).flatten()
+    def _flat(width: int, index: Tensor) -> Tensor:
+        """Indices (B, ...) below `width` as indices into a flat array of B x `width` entries."""
+        return (index.flatten(1) + width * torch.arange(len(index), device=index.device)[:, None]).flatten()
 
     def rows(self) -> Tensor:
         batch, _, outputs = self.d_BTO.shape
         g_BVO = self.d_BTO.new_zeros(batch, self.rows_V, outputs)
-        add_at(g_BVO.view(-1, outputs), self._own(self.rows_V, self.index_BT), self.d_BTO.flatten(0, 1))
+        add_at(g_BVO.view(-1, outputs), self._flat(self.rows_V, self.index_BT), self.d_BTO.flatten(0, 1))
         return g_BVO.flatten(1)
 
     def sketch(self, tables: Tables) -> Tensor:
         place_BTO = (tables.place_O[self.index_BT][:, :, None] + tables.place_I) % tables.width
         signed_BTO = self.d_BTO * (tables.sign_O[self.index_BT][:, :, None] * tables.sign_I)
         out_BW = self.d_BTO.new_zeros(len(self.d_BTO), tables.width)
-        add_at(out_BW.view(-1), self._own(tables.width, place_BTO), signed_BTO.flatten())
+        add_at(out_BW.view(-1), self._flat(tables.width, place_BTO), signed_BTO.flatten())
         return out_BW
 
 
 @dataclass(frozen=True)
 class Stacked(Piece):
-    """Pieces of one parameter, one above the other: the packed projections of attention."""
+    """Pieces of one parameter, stacked: the packed projections of attention."""
 
     pieces: Sequence[Piece]
     heights: Sequence[int]  # rows of the parameter in each piece
@@ -179,8 +179,8 @@ class Stacked(Piece):
         return torch.stack(sketches).sum(0)
 
 
-def in_parts(rows: int, numbers: int, device: torch.device) -> Iterator[slice]:
-    """Slices of a batch whose temporaries, `numbers` for a row, stay small."""
+def row_slices(rows: int, numbers: int, device: torch.device) -> Iterator[slice]:
+    """Slices of a batch whose temporaries, with `numbers` numbers for each row, stay small."""
     scratch = CPU_SCRATCH if device.type == "cpu" else DEVICE_SCRATCH
     step = max(1, scratch // max(1, numbers))
     for start in range(0, rows, step):
@@ -188,11 +188,11 @@ def in_parts(rows: int, numbers: int, device: torch.device) -> Iterator[slice]:
 
 
 def product_is_cheaper(places: int, inputs: int, outputs: int, dot: bool, table: int | None = None) -> bool:
-    """Whether to multiply the factors out, a few rows at a time, rather than compare all places of a row.
+    """Whether to multiply the factors out, a few rows at a time, rather than compare all positions of a row.
 
-    The product (outputs, inputs) of a row costs T I O and is written once; it gives the inner product for nothing.
-    Tables of places by places cost T^2 (I + O), or `table` + T^2 O where that of the inputs costs something else, and
-    the inner product T I O once more, shared by all rows.
+    The product (outputs, inputs) of a row costs T I O and is written once; the inner product is then free. Tables of
+    positions by positions cost T^2 (I + O), or `table` + T^2 O where that of the inputs has another cost, and the inner
+    product another T I O, shared by all rows.
     """
     product = (places + WRITE) * inputs * outputs
     shared = SHARED * places * inputs * outputs if dot else 0.0
@@ -200,30 +200,30 @@ def product_is_cheaper(places: int, inputs: int, outputs: int, dot: bool, table:
     return product < tables
 
 
-def of_products(g: Tensor, norm: bool, along: Tensor | None) -> Measured:
-    """Norm and inner product of gradients (B, ...) that were multiplied out."""
+def measure_products(g: Tensor, norm: bool, along: Tensor | None) -> Measured:
+    """Norm and inner product of whole gradients (B, ...)."""
     g_BP = g.flatten(1)
-    return lengths(g_BP) if norm else None, None if along is None else g_BP @ along.flatten()
+    return sq_lengths(g_BP) if norm else None, None if along is None else g_BP @ along.flatten()
 
 
-def of_tables(a_BIT: Tensor, d_BOT: Tensor) -> Tensor:
+def sq_norm_by_tables(a_BIT: Tensor, d_BOT: Tensor) -> Tensor:
     """|sum_t d_t a_t^T|^2 = sum over t, t' of (a_t . a_t')(d_t . d_t')."""
     return ((a_BIT.mT @ a_BIT).mul_(d_BOT.mT @ d_BOT)).sum((1, 2)).clamp_min_(0)
 
 
-def lengths(x_BP: Tensor) -> Tensor:
-    """Squared length of each row, in one read."""
+def sq_lengths(x_BP: Tensor) -> Tensor:
+    """Squared length of each row, in one pass."""
     return torch.linalg.vector_norm(x_BP, dim=1).square_()
 
 
-def joined(parts: Sequence[Measured]) -> Measured:
-    """What was measured part by part, for the whole batch."""
+def concatenate(parts: Sequence[Measured]) -> Measured:
+    """Measurements of slices, for the whole batch."""
     norms = [norm for norm, _ in parts if norm is not None]
     dots = [dot for _, dot in parts if dot is not None]
     return torch.cat(norms) if norms else None, torch.cat(dots) if dots else None
 
 
 def total(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The sum of what is there."""
-    there = [part for part in parts if part is not None]
-    return torch.stack(there).sum(0) if there else None
+    """The sum of the tensors among `parts`; None if there are none."""
+    given = [part for part in parts if part is not None]
+    return torch.stack(given).sum(0) if given else None

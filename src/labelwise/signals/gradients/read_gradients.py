@@ -1,9 +1,9 @@
-"""GradNorm, LossJvp and GradSketch: facts about the gradient of each row's loss by all trained parameters.
+"""Norms, inner products and sketches of the gradient of each row's loss by all trained parameters.
 
-One forward and one backward for a batch. The backward computes the gradients of layer outputs alone; as each arrives,
-the layer's rule (signals/ghost) turns it and the layer's input into what was asked. What has no rule is computed by
-torch.func. Each model is checked once, on two rows, against plain autograd, so that a rule that does not fit a layer
-(a subclass with a forward of its own, weights used elsewhere) is found and the layer falls back.
+A batch takes one forward and one backward pass. The backward pass computes the gradients of layer outputs alone; the
+rule of each layer turns them and the layer's input into the requested numbers. Parameters without a rule are computed
+by torch.func. Each model is checked once, on two rows, against autograd, to detect rules that do not fit a layer (a
+subclass with its own forward, weights that are used elsewhere); such a layer takes the fallback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from labelwise.errors import ModelError
 from labelwise.rng import Key
 from labelwise.signals.gradients import Capture, Tables, Vector
-from labelwise.signals.gradients.collect import Asked, Built, Checked, Facts, Found
+from labelwise.signals.gradients.collect import (
+    Collector,
+    GradientCollector,
+    GradientRequest,
+    RuleChecker,
+    TotalsCollector,
+)
 from labelwise.signals.gradients.fallback import inner_products, row_gradients
 from labelwise.signals.gradients.losses import Loss, cotangents
 from labelwise.signals.gradients.rules import MisfitError
@@ -40,8 +46,8 @@ Cotangents = Callable[[Tensor], list[Tensor]]  # outputs (B, C) -> gradients of 
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What was found: the model's own output, and a number or a vector for each row."""
+class GradientResult:
+    """The model's output, and a number or a vector for each row; None for what was not requested."""
 
     output: Any
     calls: head.Calls
@@ -50,8 +56,8 @@ class Answer:
     sketch: Tensor | None = None  # (B, W)
 
 
-class _Ran(NamedTuple):
-    """One pass: the model's output, calls of watched modules, and the gradients the backward started from."""
+class _PassResult(NamedTuple):
+    """One pass: the model's output, the calls of recorded modules, and the gradients that the backward started from."""
 
     output: Any
     calls: head.Calls
@@ -59,47 +65,51 @@ class _Ran(NamedTuple):
 
 
 class RowGradients:
-    """Gradients of single rows of a model in eval mode; the model is left exactly as it was found."""
+    """Gradients of single rows of a model in eval mode; the model is restored after each call."""
 
     def __init__(self, model: nn.Module, output: Output | None = None, autocast: torch.dtype | None = None):
-        """`output` says where the logits are in what the model returns, as for ModelReader."""
+        """`output` says where the logits are in the model's output, as for ModelReader."""
         self.model = model
-        self.where = output
+        self.output = output
         self.autocast = autocast
         self.capture = Capture(model)
-        self._verified = False
-        self._hashed: dict[tuple[tuple[int, int], str], Tables] = {}
+        self._is_verified = False
+        self._sketch_tables: dict[tuple[tuple[int, int], str], Tables] = {}
 
-    def ask(
+    def compute(
         self,
         inputs: Any,
-        asked: Asked,
+        request: GradientRequest,
         loss: Loss = "cross-entropy",
         labels: Tensor | str = "argmax",
         watch: Mapping[str, nn.Module] | None = None,
-    ) -> Answer:
-        """What is asked about each row's gradient of `loss` at these labels.
+    ) -> GradientResult:
+        """Compute what is requested of each row's gradient of `loss` at these labels.
 
-        Labels are class numbers (B,), targets (B,) or (B, K) of a squared error, "argmax" for the model's own most
-        probable class, or "spread" for the mean over labels at distance one about the prediction (squared error: the
-        squared norm is then the sum over outputs of |grad f^k|^2, and the inner product has mean 0). `calls` of the
-        answer are those of the modules to `watch` in the forward pass.
+        Args:
+            inputs: a batch of B rows.
+            request: what to compute.
+            loss: "cross-entropy" or "squared".
+            labels: class numbers (B,), targets (B,) or (B, K) of a squared error, "argmax" for the most probable class,
+                or "spread" for the mean over labels at distance one from the prediction (of a squared error: the
+                squared norm is the sum over outputs of |grad f^k|^2, and the inner product has mean 0).
+            watch: modules whose calls in the forward pass are recorded in `calls` of the result.
         """
-        found = Facts(asked, count_rows(inputs), self._tables)
-        ran = self._run(inputs, loss, functools.partial(cotangents, loss, labels), found, watch or {})
-        norm_B, dot_B, sketch_BW = found.totals(device_and_dtype(self.model)[0])
+        collector = TotalsCollector(request, count_rows(inputs), self._tables)
+        ran = self._run(inputs, loss, functools.partial(cotangents, loss, labels), collector, watch or {})
+        norm_B, dot_B, sketch_BW = collector.totals(device_and_dtype(self.model)[0])
         if isinstance(labels, str) and labels == "spread" and dot_B is not None:
             dot_B = torch.zeros_like(dot_B)
-        return Answer(ran.output, ran.calls, norm_B, dot_B, sketch_BW)
+        return GradientResult(ran.output, ran.calls, norm_B, dot_B, sketch_BW)
 
     def rows(self, inputs: Any, cotangent: Callable[[Tensor], Tensor], loss: Loss = "cross-entropy") -> Tensor:
-        """The gradients (B, P) of <outputs, cotangent>, built: P numbers for each row, for kernels of few rows."""
-        found = Built(count_rows(inputs))
-        self._run(inputs, loss, lambda outputs: [cotangent(outputs)], found, {})
-        return torch.cat([found.of(name, self.model.get_parameter(name)) for name in self.capture.trained], 1)
+        """The whole gradients (B, P) of <outputs, cotangent>, for kernels of few rows."""
+        collector = GradientCollector(count_rows(inputs))
+        self._run(inputs, loss, lambda outputs: [cotangent(outputs)], collector, {})
+        return torch.cat([collector.of(name, self.model.get_parameter(name)) for name in self.capture.trained], 1)
 
-    def training(self, batches: Iterable[tuple[Any, Tensor]], loss: Loss = "cross-entropy") -> Gradient:
-        """The SUM over labelled rows of the gradients of their losses at their true labels."""
+    def sum_over(self, batches: Iterable[tuple[Any, Tensor]], loss: Loss = "cross-entropy") -> Gradient:
+        """The sum over the rows of batches (inputs, labels) of the gradients of their losses, by parameter."""
         parameters = [self.model.get_parameter(name) for name in self.capture.trained]
         total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
         for inputs, labels in batches:
@@ -109,53 +119,57 @@ class RowGradients:
                     outputs_BC = self._outputs(forward(self.model, rows, self.autocast), count_rows(rows), loss)
                     (d_BC,) = cotangents(loss, labels_B, outputs_BC.detach())
                     gradients = torch.autograd.grad(outputs_BC, parameters, d_BC, allow_unused=True)
-                for so_far, gradient in zip(total, gradients):
+                for running_sum, gradient in zip(total, gradients):
                     if gradient is not None:
-                        so_far += gradient
+                        running_sum += gradient
         return {n: g.to(p.dtype) for n, p, g in zip(self.capture.trained, parameters, total)}
 
     def notes(self) -> dict[str, str]:
-        """Which parameters have no rule, by reason."""
+        """Names of the parameters that the fallback computes, by reason."""
         return self.capture.fallback_reasons()
 
-    def _run(self, inputs: Any, loss: Loss, losses: Cotangents, found: Found, watch: Mapping[str, nn.Module]) -> _Ran:
-        """One forward and the backward passes, with every parameter's piece handed to `found`."""
+    def _run(
+        self, inputs: Any, loss: Loss, losses: Cotangents, collector: Collector, watch: Mapping[str, nn.Module]
+    ) -> _PassResult:
+        """One forward pass and the backward passes; every parameter's piece goes to `collector`."""
         with eval_mode(self.model):
             self._verify(inputs, loss)
-            ran = self._swept(inputs, loss, losses, found, watch)
+            ran = self._forward_backward(inputs, loss, losses, collector, watch)
             if self.capture.without_rule:
                 for d_BC in ran.cotangents:
-                    self._fall_back(inputs, loss, d_BC, found)
+                    self._fall_back(inputs, loss, d_BC, collector)
         return ran
 
-    def _swept(self, inputs: Any, loss: Loss, losses: Cotangents, found: Found, watch: Mapping[str, nn.Module]) -> _Ran:
+    def _forward_backward(
+        self, inputs: Any, loss: Loss, losses: Cotangents, collector: Collector, watch: Mapping[str, nn.Module]
+    ) -> _PassResult:
         rows = count_rows(inputs)
         while True:
-            found.clear()
+            collector.clear()
             try:
-                with self.capture.hooked(rows, found.add):
+                with self.capture.hooks(rows, collector.add):
                     with head.record_calls(watch) as calls:
                         output = forward(self.model, inputs, self.autocast)
                     outputs_BC = self._outputs(output, rows, loss)
                     given = losses(outputs_BC.detach())
-                    if outputs_BC.requires_grad:  # not where no layer has a rule
-                        for place, d_BC in enumerate(given, 1):
-                            outputs_BC.backward(d_BC.to(outputs_BC.dtype), retain_graph=place < len(given))
-                return _Ran(output, calls, given)
+                    if outputs_BC.requires_grad:  # false where no layer has a rule
+                        for number, d_BC in enumerate(given, 1):
+                            outputs_BC.backward(d_BC.to(outputs_BC.dtype), retain_graph=number < len(given))
+                return _PassResult(output, calls, given)
             except MisfitError as misfit:
-                self.capture.drop(misfit.module, misfit.reason)
+                self.capture.use_fallback(misfit.module, misfit.reason)
 
-    def _fall_back(self, inputs: Any, loss: Loss, d_BC: Tensor, found: Found) -> None:
+    def _fall_back(self, inputs: Any, loss: Loss, d_BC: Tensor, collector: Collector) -> None:
         device, dtype = device_and_dtype(self.model)
         batch = move_inputs(inputs, device, dtype)
         parameters = {name: self.model.get_parameter(name).detach() for name in self.capture.without_rule}
         run = functools.partial(self._functional, loss)
-        if isinstance(found, Facts) and found.only_dot and found.along is not None:
-            found.add_dot(inner_products(run, parameters, found.along, batch, d_BC))
+        if isinstance(collector, TotalsCollector) and collector.only_dot and collector.along is not None:
+            collector.add_dot(inner_products(run, parameters, collector.along, batch, d_BC))
             return
         for part, gradients in row_gradients(run, parameters, batch, d_BC):
             for name, g_BP in gradients.items():
-                found.add(name, Vector(g_BP.float() if g_BP.element_size() < 4 else g_BP), part)
+                collector.add(name, Vector(g_BP.float() if g_BP.element_size() < 4 else g_BP), part)
 
     def _functional(self, loss: Loss, parameters: Gradient, batch: Any) -> Tensor:
         output = forward(self.model, batch, self.autocast, parameters)
@@ -164,22 +178,22 @@ class RowGradients:
     def _outputs(self, output: Any, rows: int, loss: Loss) -> Tensor:
         """Logits (B, C), or predictions (B, K) of a squared error."""
         if loss == "cross-entropy":
-            return head.logits_of(output, self.where, rows)
-        found = head.raw_logits(output, self.where).reshape(rows, -1)
+            return head.logits_of(output, self.output, rows)
+        found = head.raw_logits(output, self.output).reshape(rows, -1)
         return found if found.element_size() >= 4 else found.float()
 
     def _tables(self, sketch: tuple[int, int], name: str, device: torch.device) -> Tables:
-        """Where entries of a parameter go in a sketch: made once, they are the same for all rows."""
-        if (sketch, name) not in self._hashed:
+        """The hash tables of a parameter, cached: they are the same for all rows."""
+        if (sketch, name) not in self._sketch_tables:
             shape = self.model.get_parameter(name).shape
             sizes = (shape[0], shape[1:].numel()) if shape else (1, 1)
             width, seed = sketch
-            self._hashed[sketch, name] = Tables.of(Key(seed).fold("sketch", name), *sizes, width, device)
-        return self._hashed[sketch, name]
+            self._sketch_tables[sketch, name] = Tables.of(Key(seed).fold("sketch", name), *sizes, width, device)
+        return self._sketch_tables[sketch, name]
 
     def _verify(self, inputs: Any, loss: Loss) -> None:
-        """Check the rules on two rows, once: found norm, inner product and autograd's gradient have to agree."""
-        if self._verified:
+        """Check the rules on two rows, once: norm and inner product must agree with autograd's gradient."""
+        if self._is_verified:
             return
         device, dtype = device_and_dtype(self.model)
         batch = move_inputs(inputs, device, dtype)
@@ -190,23 +204,23 @@ class RowGradients:
             d_2C[1] = 0
             parameters = [self.model.get_parameter(name) for name in self.capture.trained]
             true = torch.autograd.grad(outputs_2C, parameters, d_2C, allow_unused=True)
-        # Beside a copy of itself and not alone: some layers take no batch of one row.
+        # With a copy of itself and not alone: some layers refuse a batch of one row.
         again = self._outputs(forward(self.model, two_rows(take_rows(pair, slice(0, 1)))), 2, loss)
-        _check_alone(again[0], outputs_2C[0].detach())
+        _check_independent(again[0], outputs_2C[0].detach())
         along = {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(self.capture.trained, parameters, true)}
-        checked = Checked(along)
+        checker = RuleChecker(along)
         autocast, self.autocast = self.autocast, None
         try:
-            self._swept(pair, loss, lambda _: [d_2C], checked, {})
+            self._forward_backward(pair, loss, lambda _: [d_2C], checker, {})
         finally:
             self.autocast = autocast
-        for name in checked.wrong(set(self.capture.trained) - set(self.capture.without_rule)):
-            self.capture.drop_parameter(name, "its rule does not give autograd's gradient")
-        self._verified = True
+        for name in checker.wrong(set(self.capture.trained) - set(self.capture.without_rule)):
+            self.capture.use_fallback_for(name, "its rule does not give autograd's gradient")
+        self._is_verified = True
 
 
 def two_rows(batch: Any) -> Any:
-    """The first two rows of a batch; the first one twice where there is one alone."""
+    """The first two rows of a batch; the first one twice if it is the only one."""
     if isinstance(batch, Mapping):
         return {name: two_rows(value) for name, value in batch.items()}
     if isinstance(batch, Tensor):
@@ -216,12 +230,12 @@ def two_rows(batch: Any) -> Any:
     return [batch[0], batch[min(1, len(batch) - 1)]]
 
 
-def _check_alone(one_C: Tensor, other_C: Tensor) -> None:
-    """A row's outputs must not depend on the rows beside it, or it has no gradient of its own."""
+def _check_independent(one_C: Tensor, other_C: Tensor) -> None:
+    """Raise ModelError if a row's outputs depend on other rows, so that it has no gradient of its own."""
     gap, size = float((one_C - other_C).abs().max()), float(other_C.abs().max())
     if gap > 1e-3 * max(size, 1e-6):
         raise ModelError(
-            "the model's outputs for a row depend on the other rows of the batch (beside two different ones they "
-            f"differ by {gap:.3g}), as with batch norm without running statistics: a row has no gradient of its own. "
-            "Use layers that look at one row at a time in eval mode."
+            "the model's outputs for a row depend on the other rows of the batch (with two different ones they differ "
+            f"by {gap:.3g}), as with batch norm without running statistics, so a row has no gradient of its own. Use "
+            "layers that treat rows independently in eval mode."
         )

@@ -1,4 +1,4 @@
-"""Rules: for a layer type, how the gradient of each parameter follows from the layer's input and output gradient."""
+"""Rules: how the gradients of a layer's parameters follow from its input and output gradient, by layer type."""
 
 from __future__ import annotations
 
@@ -13,62 +13,68 @@ from labelwise.signals.gradients.pieces import Piece
 
 
 class MisfitError(Exception):
-    """A rule does not fit what a layer was given; the layer is then left to the fallback."""
+    """A rule does not fit the inputs of a layer; the fallback computes the layer instead."""
 
     def __init__(self, reason: str):
         self.reason = reason
-        self.module = ""  # its name, known to whoever hooked it
+        self.module = ""  # its name, set by the hook
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer: its arguments without history, the gradient of its output, and the number of rows."""
+    """One call of a layer: its detached arguments, the gradient of its output, and the number of rows."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     d: Tensor
     rows: int
 
-    def given(self, place: int, name: str) -> Any:
-        """The argument at `place`, or of this name."""
-        return self.args[place] if len(self.args) > place else self.kwargs.get(name)
+    def given(self, position: int, name: str) -> Any:
+        """The argument at `position`, or of this name."""
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name)
 
     def input(self) -> Tensor:
-        """The first argument, one entry for each row, in the number type that products are computed in."""
+        """The first argument, with the rows as its first axis, at least in float32."""
         found = self.args[0] if self.args else next(iter(self.kwargs.values()), None)
         if not isinstance(found, Tensor):
             raise MisfitError("its input is not a tensor")
         return self.by_row(found)
 
     def gradient(self) -> Tensor:
-        """The gradient of the output, one entry for each row."""
+        """The gradient of the output, with the rows as its first axis."""
         return self.by_row(self.d)
 
     def by_row(self, x: Tensor) -> Tensor:
-        """x, whose first axis has to be the rows of the batch."""
+        """x at least in float32; MisfitError unless its first axis is the rows of the batch."""
         if x.ndim == 0 or len(x) != self.rows:
-            raise MisfitError(f"its input or output has shape {tuple(x.shape)}, the first axis is not the rows")
+            raise MisfitError(f"its input or output of shape {tuple(x.shape)} does not have the rows as its first axis")
         return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def always(module: nn.Module) -> bool:
+def fits_any(module: nn.Module) -> bool:
     """For rules that fit every layer of their type."""
     return True
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`pieces(module, call, wanted)` gives a Piece for each wanted parameter (names inside the module)."""
+    """How to compute the gradients of a layer's parameters.
+
+    Attributes:
+        parameters: their names in the module.
+        pieces: function of (module, call, wanted names) that returns a Piece for each wanted parameter.
+        fits: whether the rule holds for a module.
+    """
 
     parameters: tuple[str, ...]
     pieces: Callable[[nn.Module, Call, frozenset[str]], dict[str, Piece]]
-    fits: Callable[[nn.Module], bool] = always
+    fits: Callable[[nn.Module], bool] = fits_any
 
 
 RULES: dict[type[nn.Module], Rule] = {}
 
 
 def register(*kinds: type[nn.Module], rule: Rule) -> None:
-    """Use `rule` for layers of exactly these types; a subclass may compute something else and needs its own."""
+    """Use `rule` for layers of exactly these types; a subclass may compute something else and needs its own rule."""
     for kind in kinds:
         RULES[kind] = rule

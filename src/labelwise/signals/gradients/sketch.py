@@ -1,9 +1,9 @@
 """Sketches of gradients: a few hundred numbers whose inner products are, on average, those of whole gradients.
 
-Entry (o, i) of a gradient is added, with a random sign, to one of W numbers: to place h(o) + h'(i) mod W with sign
-s(o) s'(i) (TensorSketch, Pham and Pagh 2013). Places and signs are hashed from the seed, the parameter's name and the
+Entry (o, i) of a gradient is added, with a random sign, to one of W numbers: to number h(o) + h'(i) mod W with sign
+s(o) s'(i) (TensorSketch, Pham and Pagh 2013). Numbers and signs are hashed from the seed, the parameter's name and the
 index, so all rows share them. For two gradients g and g' of one parameter E[sketch(g) . sketch(g')] = g . g' over the
-seeds: the signs of two different entries are independent with mean 0, so only equal entries are left. Signs of
+seeds: the signs of two different entries are independent with mean 0, so only equal entries remain. Signs of
 different parameters are independent too, so the sketches of all parameters are added up. The variance of the inner
 product is at most (2 + 9) / W |g|^2 |g'|^2.
 """
@@ -21,7 +21,7 @@ from labelwise.signals.exact_sum import add_at
 
 @dataclass(frozen=True)
 class Tables:
-    """Where the entries of one parameter go, as a matrix of O rows and I columns, and with which sign."""
+    """Hash tables for a parameter of O rows and I columns: the number and the sign of each entry."""
 
     width: int
     place_O: Tensor
@@ -41,16 +41,16 @@ class Tables:
         return Tables(width, *drawn)
 
     def part(self, where: slice) -> Tables:
-        """The tables of some rows of the parameter."""
+        """The tables for some rows of the parameter."""
         return Tables(self.width, self.place_O[where], self.sign_O[where], self.place_I, self.sign_I)
 
     def flat(self) -> tuple[Tensor, Tensor]:
-        """Place and sign of every entry (O I,)."""
+        """Number and sign of every entry (O I,)."""
         place_OI = (self.place_O[:, None] + self.place_I) % self.width
         return place_OI.flatten(), (self.sign_O[:, None] * self.sign_I).flatten()
 
     def whole(self, g_BP: Tensor) -> Tensor:
-        """The sketch (B, W) of gradients that are at hand entry by entry."""
+        """The sketch (B, W) of gradients (B, P)."""
         place_P, sign_P = self.flat()
         out_BW = g_BP.new_zeros(len(g_BP), self.width)
         add_at(out_BW.T, place_P, (g_BP * sign_P).T)

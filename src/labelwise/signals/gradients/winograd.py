@@ -1,4 +1,4 @@
-"""Gradients of kernels three rows high, at stride 1: four products for what takes six row by row.
+"""Gradients of convolution kernels three rows high at stride 1, by four products in place of six.
 
 Winograd's minimal filtering (Lavin and Gray, CVPR 2016), down the height of an image and for the gradient of the
 kernel: of two rows d of output gradients and four rows x of inputs, g_k = d_0 x_k + d_1 x_{k+1} for k = 0, 1, 2 is
@@ -6,8 +6,8 @@ kernel: of two rows d of output gradients and four rows x of inputs, g_k = d_0 x
     g_0 = m_0 + m_1 + m_2     g_1 = m_1 - m_2     g_2 = m_1 + m_2 + m_3     m_0 = d_0 (x_0 - x_2)
     m_1 = (d_0 + d_1) (x_1 + x_2) / 2     m_2 = (d_0 - d_1) (x_2 - x_1) / 2     m_3 = d_1 (x_3 - x_1)
 
-Each m is a matrix product, over all pairs of rows and all places in them. Nothing is approximated: rounding is that of
-a few more additions.
+Each m is a matrix product over all pairs of rows and all positions in them. It is exact, but for the rounding of a few
+more additions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEAST = 512  # places from which on it is quicker than patches: the products are written and read back
+LEAST = 512  # positions from which it is faster than patches, since the products are written and read back
 _PAIRS = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (3, 1, -1))  # rows of inputs, and the sign of the second
 
 
 def fits(module: nn.Module, places: int) -> bool:
-    """Whether the kernel is three high at stride 1, and there are places enough."""
+    """Whether the kernel is three rows high at stride 1, and the image has enough positions."""
     if not isinstance(module, nn.Conv2d) or places < LEAST:
         return False
     return module.kernel_size[0] == 3 and module.stride[0] == 1 and module.dilation[0] == 1
