@@ -12,7 +12,7 @@ from labelwise.shards import Shards, shards_of
 from labelwise.shards import shards as shards_module
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, HeadGrad, Needs, Probs
-from labelwise.strategies.distance import nearest
+from labelwise.strategies.distance.nearest import NearestDistances
 from labelwise.strategies.distance.reference import (
     badge_gradients,
     farthest_first,
@@ -160,9 +160,9 @@ def test_plain_badge_has_the_law_of_the_fast_form():
 
     firsts = [int(Plain().select(pool, NONE, 1, Key(seed)).ids[0]) for seed in range(800)]
     assert chi_square_p(np.bincount(firsts, minlength=5), law) > 1e-7
-    with nearest.measured(pool, E):
-        nearest.take_in(pool, E, Rows(torch.tensor([-1]), {E: torch.zeros(1, 2).double()}), taken=False)
-        fast = [int(nearest.by_chance(pool, E, 1, Key(seed)).ids[0]) for seed in range(800)]
+    with NearestDistances(pool, E) as distances:
+        distances.add(Rows(torch.tensor([-1]), {E: torch.zeros(1, 2).double()}), are_picks=False)
+        fast = [int(distances.draw(1, Key(seed)).ids[0]) for seed in range(800)]
     assert chi_square_p(np.bincount(fast, minlength=5), law) > 1e-7
 
 

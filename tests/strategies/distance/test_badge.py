@@ -8,7 +8,8 @@ import labelwise as lw
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Embedding, Probs
-from labelwise.strategies.distance import nearest
+from labelwise.strategies.distance.kernels import torch as torch_kernels
+from labelwise.strategies.distance.nearest import NearestDistances, Tuning
 from labelwise.strategies.distance.reference import (
     badge_gradients,
     joint_law,
@@ -25,9 +26,13 @@ E = Embedding()
 LISTS = [((2, 2), 1000), ((3, 4), 1500), ((64, 2048), 2500)]
 
 
-def _lists(monkeypatch: pytest.MonkeyPatch, lists: tuple[int, int]) -> None:
-    monkeypatch.setattr(nearest, "FIRST_LIST", lists[0])
-    monkeypatch.setattr(nearest, "LONGEST_LIST", lists[1])
+def _badge(lists: tuple[int, int]) -> lw.strategies.Badge:
+    """Badge with a first and a longest list of so many candidates."""
+
+    class Short(lw.strategies.Badge):
+        tuning = Tuning(*lists)
+
+    return Short()
 
 
 def _problem(n: int, c: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,30 +46,31 @@ def _pool(probs: np.ndarray, embedding: np.ndarray, ids: np.ndarray | None = Non
 
 
 def _clustered() -> np.ndarray:
-    """Six rows of which some are near each other: a pick lowers the rates of others by much, so rings are rejected."""
+    """Six rows of which some are near each other: a pick lowers the rates of others, so arrivals are rejected."""
     return np.array([[0.0, 0.0], [1.0, 0.0], [1.2, 0.1], [0.0, 1.5], [0.3, 1.5], [-1.0, -1.0]])
 
 
-def _by_chance(x: np.ndarray, start: int, k: int, seeds: range) -> list[tuple[int, ...]]:
+def _draws(
+    x: np.ndarray, start: int, k: int, seeds: range, lists: tuple[int, int] = (64, 2048)
+) -> list[tuple[int, ...]]:
     """k-means++ picks after `start` for each seed; the state before the draw is made once."""
     pool = shards_of(torch.arange(len(x)), {E: torch.as_tensor(x)})
     picks = []
-    with nearest.measured(pool, E):
-        nearest.take_in(pool, E, pool.take(torch.tensor([start])))
+    with NearestDistances(pool, E, Tuning(*lists)) as distances:
+        distances.add(pool.take(torch.tensor([start])))
         (near,) = pool.map(lambda shard: shard.state["near"].clone())
         for seed in seeds:
             pool.map(lambda shard: shard.state["near"].copy_(near) is None)
-            picks.append(tuple(nearest.by_chance(pool, E, k, Key(seed)).ids.tolist()))
+            picks.append(tuple(distances.draw(k, Key(seed)).ids.tolist()))
     return picks
 
 
 @pytest.mark.parametrize(("lists", "seeds"), LISTS)
-def test_joint_law_of_three_picks_by_enumeration(lists: tuple[int, int], seeds: int, monkeypatch: pytest.MonkeyPatch):
-    _lists(monkeypatch, lists)
+def test_joint_law_of_three_picks_by_enumeration(lists: tuple[int, int], seeds: int):
     x = _clustered()
     law = joint_law(sq_distances(x, x), 0, 3)
     assert abs(sum(law.values()) - 1) < 1e-12
-    picks = _by_chance(x, 0, 3, range(seeds))
+    picks = _draws(x, 0, 3, range(seeds), lists)
     triples, pairs = Counter(picks), Counter(pick[:2] for pick in picks)
     later = Counter(pick[1:] for pick in picks)
     assert chi_square_p([triples[s] for s in law], list(law.values())) > ALARM
@@ -75,9 +81,9 @@ def test_joint_law_of_three_picks_by_enumeration(lists: tuple[int, int], seeds: 
         assert chi_square_p([seen[s] for s in marginal], list(marginal.values())) > ALARM
 
 
-def test_rings_that_are_not_kept_ring_again_by_the_same_law():
+def test_rows_whose_arrival_is_not_kept_arrive_again_by_the_same_law():
     """Two rows that lose four fifths of their rate when the other is picked, one that keeps its own, and a slow one
-    that makes the list long: most rings of the second row are rejected, and it rings again before the list ends.
+    that makes the list long: most arrivals of the second row are rejected, and it arrives again before the list ends.
     """
     x = np.zeros((5, 4))
     x[1:3, 0], x[1, 1], x[2, 2] = np.sqrt(0.9), np.sqrt(0.1), np.sqrt(0.1)
@@ -86,14 +92,13 @@ def test_rings_that_are_not_kept_ring_again_by_the_same_law():
     assert np.allclose(dist[0], [0, 1, 1, 0.2, 0.01])
     assert np.isclose(dist[1, 2], 0.2)
     law = joint_law(dist, 0, 2)
-    counts = Counter(_by_chance(x, 0, 2, range(2500)))
+    counts = Counter(_draws(x, 0, 2, range(2500)))
     assert chi_square_p([counts[s] for s in law], list(law.values())) > ALARM
 
 
 @pytest.mark.parametrize("lists", [(4, 4), (64, 2048)])
-def test_each_of_the_next_picks_has_its_law_on_a_longer_pool(lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
+def test_each_of_the_next_picks_has_its_law_on_a_longer_pool(lists: tuple[int, int]):
     """Marginal laws of picks 1, 2, 3 after the first, summed exactly over what came before."""
-    _lists(monkeypatch, lists)
     rng = np.random.default_rng(5)
     x = np.concatenate([rng.normal(size=(5, 3)) * 0.2 + centre for centre in rng.normal(size=(3, 3)) * 2])
     dist = sq_distances(x, x)
@@ -106,41 +111,37 @@ def test_each_of_the_next_picks_has_its_law_on_a_longer_pool(lists: tuple[int, i
         laws[1] += laws[0][i] * second
         for j in np.flatnonzero(second):
             laws[2] += laws[0][i] * second[j] * next_pick_law(dist, [4, i, int(j)])
-    picks = _by_chance(x, 4, 4, range(1000))
+    picks = _draws(x, 4, 4, range(1000), lists)
     for step, law in enumerate(laws):
         counts = np.bincount([pick[step] for pick in picks], minlength=n)
         assert chi_square_p(counts, law) > ALARM
     assert all(len({4, *pick}) == 5 for pick in picks)
 
 
-def test_several_picks_come_from_one_list():
+def test_several_picks_come_from_one_list(monkeypatch: pytest.MonkeyPatch):
     """Otherwise the tests above would say nothing about lists."""
     x = np.random.default_rng(0).normal(size=(400, 5))
     calls = []
-    plain = nearest._walk_rings
+    plain = torch_kernels.draw_by_arrival
 
     def counted(*args):
-        part = plain(*args)
-        calls.append(len(part.ids))
-        return part
+        places, values = plain(*args)
+        calls.append(len(places))
+        return places, values
 
-    nearest._walk_rings = counted  # type: ignore[assignment]
-    try:
-        (picks,) = _by_chance(x, 0, 60, range(1))
-    finally:
-        nearest._walk_rings = plain
+    monkeypatch.setattr(torch_kernels, "draw_by_arrival", counted)
+    (picks,) = _draws(x, 0, 60, range(1))
     assert sum(calls) == 60
     assert max(calls) > 5
     assert len(set(picks)) == 60
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_lists_of_one_row_are_the_one_by_one_form(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_lists_of_one_row_are_the_one_by_one_form(seed: int):
     """argmax of log weight + Gumbel, with the noise of list number = step: the same picks, not only the same law."""
-    _lists(monkeypatch, (1, 1))
     probs, embedding = _problem(40, 4, 3, seed)
     ids = np.random.default_rng(seed).permutation(500)[:40]
-    got = lw.select("badge", 15, probs=probs, embedding=embedding, ids=ids, seed=seed).ids.tolist()
+    got = lw.select(_badge((1, 1)), 15, probs=probs, embedding=embedding, ids=ids, seed=seed).ids.tolist()
     g = badge_gradients(probs, embedding)
     first = int(np.argmax((g**2).sum(1)))
     noise = [Key(seed).fold("list", step).gumbel(torch.as_tensor(ids)).numpy() for step in range(14)]
@@ -150,13 +151,11 @@ def test_lists_of_one_row_are_the_one_by_one_form(seed: int, monkeypatch: pytest
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("lists", [(3, 5), (64, 2048)])
-def test_first_pick_is_the_longest_gradient_and_scores_are_distances(
-    dtype: type, lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-):
-    _lists(monkeypatch, lists)
+def test_first_pick_is_the_longest_gradient_and_scores_are_distances(dtype: type, lists: tuple[int, int]):
     for seed in range(5):
         probs, embedding = _problem(80, 3, 4, seed)
-        got = lw.select("badge", 40, probs=probs.astype(dtype), embedding=embedding.astype(dtype), seed=seed)
+        arrays = {"probs": probs.astype(dtype), "embedding": embedding.astype(dtype)}
+        got = lw.select(_badge(lists), 40, **arrays, seed=seed)
         g = badge_gradients(probs, embedding)
         dist = sq_distances(g, g)
         assert got.ids[0] == np.argmax((g**2).sum(1))
@@ -184,7 +183,7 @@ def test_copies_come_last_and_are_drawn_uniformly():
     """Two places, four rows each: the second pick is at the other place, then all rows left are equally likely."""
     x = np.array([[1.0], [1.0], [1.0], [2.0], [2.0], [2.0]])
     law = joint_law(sq_distances(x, x), 0, 3)
-    picks = _by_chance(x, 0, 3, range(700))
+    picks = _draws(x, 0, 3, range(700))
     assert {pick[0] for pick in picks} == {3, 4, 5}
     counts = Counter(picks)
     assert chi_square_p([counts[s] for s in law], list(law.values())) > ALARM

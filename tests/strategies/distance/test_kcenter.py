@@ -6,21 +6,22 @@ from hypothesis import strategies as st
 
 import labelwise as lw
 from labelwise.rng import Key
-from labelwise.shards import shards_of
+from labelwise.shards import Best, shards_of
 from labelwise.signals.spec import Embedding
 from labelwise.strategies.distance import nearest
+from labelwise.strategies.distance.nearest import NearestDistances, Tuning
 from labelwise.strategies.distance.reference import farthest_first, sq_distances
 
 E = Embedding()
 EXACT = ("grid", "square", "line", "equal")  # whole numbers: distances are exact in float32 too, ties are real ties
 
 
-def _fast(x: np.ndarray, ids: np.ndarray, start: np.ndarray, k: int) -> nearest.Best:
-    """farthest_first after the rows `start` (ids) were taken."""
+def _fast(x: np.ndarray, ids: np.ndarray, start: np.ndarray, k: int, lists: tuple[int, int] = (64, 2048)) -> Best:
+    """farthest_first after the rows `start` (ids) were picked."""
     pool = shards_of(torch.as_tensor(ids), {E: torch.as_tensor(x)})
-    with nearest.measured(pool, E):
-        nearest.take_in(pool, E, pool.take(torch.as_tensor(start)))
-        return nearest.farthest_first(pool, E, k)
+    with NearestDistances(pool, E, Tuning(*lists)) as distances:
+        distances.add(pool.take(torch.as_tensor(start)))
+        return distances.farthest_first(k)
 
 
 def _adversarial(name: str, rng: np.random.Generator) -> np.ndarray:
@@ -50,15 +51,11 @@ def _adversarial(name: str, rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize(
     "name", ["normal", "clusters", "grid", "square", "copies", "outlier", "equal", "line", "origin"]
 )
-def test_picks_are_those_of_the_literal_algorithm(
-    name: str, dtype: type, lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(nearest, "FIRST_LIST", lists[0])
-    monkeypatch.setattr(nearest, "LONGEST_LIST", lists[1])
+def test_picks_are_those_of_the_literal_algorithm(name: str, dtype: type, lists: tuple[int, int]):
     rng = np.random.default_rng(abs(hash_of(name)))
     x = _adversarial(name, rng).astype(dtype)
     ids = rng.permutation(1000)[: len(x)]
-    fast = _fast(x, ids, ids[:1], len(x) - 1)
+    fast = _fast(x, ids, ids[:1], len(x) - 1, lists)
     if dtype is np.float64 or name in EXACT:
         slow = farthest_first(x, ids, np.empty((0, x.shape[1])), len(x) - 1, taken=ids[:1])
         assert fast.ids.tolist() == [i for i, _ in slow]
@@ -100,11 +97,13 @@ def test_strategy_starts_from_the_labelled_rows(seed: int, dtype: type):
     assert np.allclose(got.scores, [v for _, v in slow], rtol=1e-4)
 
 
-def test_more_labelled_rows_than_one_product_takes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nearest, "CENTRES", 4)
+def test_more_labelled_rows_than_one_product_takes():
+    class Few(lw.strategies.KCenter):
+        tuning = Tuning(centres=4)
+
     rng = np.random.default_rng(0)
     x, labelled = rng.normal(size=(40, 3)), rng.normal(size=(19, 3))
-    got = lw.select("kcenter", 10, embedding=x, labelled={"embedding": labelled})
+    got = lw.select(Few(), 10, embedding=x, labelled={"embedding": labelled})
     assert got.ids.tolist() == [i for i, _ in farthest_first(x, range(40), labelled, 10)]
 
 
@@ -122,20 +121,18 @@ def test_with_nothing_labelled_the_first_pick_is_drawn_and_the_rest_follow():
 def test_lists_are_used_and_change_nothing(monkeypatch: pytest.MonkeyPatch):
     """Long lists give the same picks in fewer sweeps: otherwise they are of no use."""
     sweeps = []
-    plain = nearest._take_in
+    plain = nearest._add_centres
 
     def counted(*args):
         sweeps.append(1)
         return plain(*args)
 
-    monkeypatch.setattr(nearest, "_take_in", counted)
+    monkeypatch.setattr(nearest, "_add_centres", counted)
     x = np.random.default_rng(1).normal(size=(2000, 10))
     fast = _fast(x, np.arange(2000), np.array([5]), 300)
     many = len(sweeps)
-    monkeypatch.setattr(nearest, "FIRST_LIST", 1)
-    monkeypatch.setattr(nearest, "LONGEST_LIST", 1)
     sweeps.clear()
-    slow = _fast(x, np.arange(2000), np.array([5]), 300)
+    slow = _fast(x, np.arange(2000), np.array([5]), 300, (1, 1))
     assert fast.ids.tolist() == slow.ids.tolist()
     assert len(sweeps) == 300
     assert many < 100

@@ -1,4 +1,4 @@
-"""The lists of an accelerator, on CPU tensors by torch; and their kernels, where Triton or CUDA are there."""
+"""Lists that stay in one shard, picked from on the host; and the Triton kernels, where Triton or CUDA are there."""
 
 import importlib.util
 import os
@@ -9,10 +9,14 @@ import torch
 
 import labelwise as lw
 from labelwise.rng import Key, uniforms
-from labelwise.selection import triton_available
+from labelwise.selection.backends import triton_refusal
 from labelwise.shards import Shards, shards_of
+from labelwise.signals.rows import sq_dist
 from labelwise.signals.spec import Embedding, HeadGrad, Probs
-from labelwise.strategies.distance import nearest, nearest_cuda
+from labelwise.strategies.distance import nearest
+from labelwise.strategies.distance.kernels import torch as torch_kernels
+from labelwise.strategies.distance.kernels.torch import ArrivalChance
+from labelwise.strategies.distance.nearest import NearestDistances, TorchBackend, TritonBackend, Tuning
 from labelwise.strategies.distance.reference import farthest_first
 from second_device import AWAY, second_device
 
@@ -49,20 +53,34 @@ def _pool(x: np.ndarray, seed: int, probs: bool = False) -> Shards:
     return shards_of(ids, columns)
 
 
+class OneShard(TritonBackend):
+    """The lists of the Triton backend, picked from by the torch kernels, for one shard anywhere."""
+
+    name = "one-shard"
+
+    def supports(self, pool: Shards) -> str | None:
+        return None
+
+    def kernels(self):
+        return torch_kernels
+
+
+@pytest.fixture
+def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest, "BACKENDS", (OneShard(),))
+
+
+@pytest.mark.usefixtures("one_shard")
 @pytest.mark.parametrize("lists", [(1, 1), (4, 16), (64, 2048)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_farthest_first_is_that_of_the_literal_algorithm(
-    kind: str, lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(nearest, "FIRST_LIST", lists[0])
-    monkeypatch.setattr(nearest, "LONGEST_LIST", lists[1])
+def test_farthest_first_is_that_of_the_literal_algorithm(kind: str, lists: tuple[int, int]):
     for seed in range(2):
         x = _rows(kind, seed, n=50)
         pool = _pool(x, seed)
         (ids,) = pool.map(lambda shard: shard.ids)
-        with nearest.measured(pool, E):
-            nearest.take_in(pool, E, pool.take(ids[:1]))
-            got = nearest_cuda.farthest_first(pool, E, len(x) - 1)  # to the last row
+        with NearestDistances(pool, E, Tuning(*lists)) as distances:
+            distances.add(pool.take(ids[:1]))
+            got = distances.farthest_first(len(x) - 1)  # to the last row
         slow = farthest_first(x, ids.numpy(), x[:0], len(x) - 1, taken=ids[:1].numpy())
         assert got.ids.tolist() == [i for i, _ in slow]
         np.testing.assert_allclose(got.values.numpy(), [value for _, value in slow], rtol=1e-9, atol=1e-9)
@@ -74,41 +92,18 @@ def test_farthest_first_is_that_of_the_literal_algorithm(
 def test_the_same_key_draws_the_same_rows(
     kind: str, signal: Embedding | HeadGrad, lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(nearest, "FIRST_LIST", lists[0])
-    monkeypatch.setattr(nearest, "LONGEST_LIST", lists[1])
     for seed in range(2):
         x, found = _rows(kind, seed, n=50), []
-        for draw in (nearest.by_chance, nearest_cuda.by_chance):
+        for backend in (TorchBackend(), OneShard()):
+            monkeypatch.setattr(nearest, "BACKENDS", (backend,))
             pool = _pool(x, seed, probs=True)
             (ids,) = pool.map(lambda shard: shard.ids)
-            with nearest.measured(pool, signal):
-                nearest.take_in(pool, signal, pool.take(ids[3:4]))
-                found.append(draw(pool, signal, len(x) - 1, Key(seed)))
+            with NearestDistances(pool, signal, Tuning(*lists)) as distances:
+                distances.add(pool.take(ids[3:4]))
+                found.append(distances.draw(len(x) - 1, Key(seed)))
         assert found[0].ids.tolist() == found[1].ids.tolist()
         assert len(set(found[1].ids.tolist())) == len(x) - 1
         np.testing.assert_allclose(found[0].values.numpy(), found[1].values.numpy(), rtol=1e-9, atol=1e-9)
-
-
-def test_a_row_that_rings_often_has_its_list_walked_anew(monkeypatch: pytest.MonkeyPatch):
-    tried = []
-    walk = nearest_cuda.rings_in_torch
-
-    def seen(*args: object) -> nearest_cuda.Walked:
-        found = walk(*args)
-        tried.append((len(args[3]), int(found.made)))
-        return found
-
-    monkeypatch.setattr(nearest_cuda, "rings_in_torch", seen)
-    monkeypatch.setattr(nearest_cuda, "TURNS", 1)
-    x, found = _rows("clusters", 0, n=200), []
-    for draw in (nearest.by_chance, nearest_cuda.by_chance):
-        pool = _pool(x, 0)
-        with nearest.measured(pool, E):
-            nearest.take_in(pool, E, pool.take(pool.map(lambda shard: shard.ids)[0][:1]))
-            found.append(draw(pool, E, 100, Key(1)).ids.tolist())
-    assert found[0] == found[1]
-    assert any(turns == 1 and made < 0 for turns, made in tried)
-    assert any(turns == 4 and made > 0 for turns, made in tried)
 
 
 def test_chance_of_several_keys_is_that_of_each():
@@ -118,82 +113,88 @@ def test_chance_of_several_keys_is_that_of_each():
 
 
 @pytest.mark.parametrize("name", ["kcenter", "badge"])
-def test_strategies_take_the_path_of_the_accelerator_where_it_suits(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_strategies_note_the_backend_and_pick_the_same_by_each(name: str, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(0)
     inputs = {"embedding": rng.normal(size=(300, 5)), "probs": rng.dirichlet(np.ones(4), 300)}
     inputs = {key: inputs[key] for key in (("embedding",) if name == "kcenter" else inputs)}
     expected = lw.select(name, 90, seed=3, **inputs)
-    used = []
-    taken = nearest_cuda._settled
-    monkeypatch.setattr(nearest_cuda, "_settled", lambda *args: used.append(1) or taken(*args))
-    assert lw.select(name, 90, seed=3, **inputs).ids.tolist() == expected.ids.tolist()
-    assert not used
-    monkeypatch.setattr(nearest_cuda, "suits", lambda pool: True)
-    assert lw.select(name, 90, seed=3, **inputs).ids.tolist() == expected.ids.tolist()
-    assert used
+    assert expected.notes["backend"] == "torch"
+    monkeypatch.setattr(nearest, "BACKENDS", (OneShard(), TorchBackend()))
+    got = lw.select(name, 90, seed=3, **inputs)
+    assert (got.ids.tolist(), got.notes["backend"]) == (expected.ids.tolist(), "one-shard")
 
 
-@pytest.mark.parametrize("name", ["kcenter", "badge", "sabal-greedy"])
-def test_nothing_of_the_path_is_left_on_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch):
-    """On a stand-in for a device whose tensors may not meet those of the CPU; greedy with many classes too."""
+@pytest.mark.usefixtures("one_shard")
+@pytest.mark.parametrize("name", ["kcenter", "badge"])
+def test_nothing_of_the_list_is_left_on_the_cpu(name: str):
+    """On a stand-in for a device whose tensors may not meet those of the CPU."""
     rng = np.random.default_rng(1)
-    logits = rng.normal(size=(80, 4))
-    inputs = {"embedding": rng.normal(size=(80, 5)), "probs": logits, "label_probs": logits / 2}
-    here = {
-        key: torch.from_numpy(one) if key == "embedding" else torch.from_numpy(one).softmax(1)
-        for key, one in inputs.items()
-    }
+    inputs = {"embedding": rng.normal(size=(80, 5)), "probs": rng.dirichlet(np.ones(4), 80)}
+    here = {key: torch.from_numpy(one) for key, one in inputs.items()}
     expected = lw.select(name, 40, seed=3, **here).ids.tolist()
-    monkeypatch.setattr(nearest_cuda, "suits", lambda pool: True)
     with second_device():
         there = {key: one.to(AWAY) for key, one in here.items()}
         assert lw.select(name, 40, seed=3, **there).ids.tolist() == expected
 
 
-def test_without_triton_nothing_is_asked_of_the_kernels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nearest_cuda, "available", lambda: False)
-    assert not nearest_cuda.suits(_pool(_rows("normal", 0), 0))
-    monkeypatch.setattr(nearest_cuda, "available", lambda: True)
-    assert not nearest_cuda.suits(_pool(_rows("normal", 0), 0))  # rows on a CPU
-    monkeypatch.setattr(nearest_cuda, "_where", lambda shard: "cuda")
-    assert nearest_cuda.suits(_pool(_rows("normal", 0), 0))
+def test_triton_is_refused_for_rows_on_a_cpu_and_on_a_device_that_is_not_cuda():
+    pool = _pool(_rows("normal", 0), 0)
+    assert TritonBackend().supports(pool) == "rows are on cpu"
+    with second_device():
+        away = shards_of(torch.arange(3).to(AWAY), {E: torch.ones(3, 2).to(AWAY)})
+        assert "Triton kernels are for CUDA" in str(TritonBackend().supports(away))
 
 
 # --- the kernels -----------------------------------------------------------------------------------------------------
 
 interpreted = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
-cuda = torch.cuda.is_available() and triton_available.available()
+cuda = torch.cuda.is_available() and triton_refusal() is None
 
 
 @pytest.mark.skipif(not (interpreted or cuda), reason="needs CUDA, or Triton with TRITON_INTERPRET=1")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", KINDS)
-def test_kernels_walk_as_torch_does(kind: str, dtype: torch.dtype):
+def test_kernels_pick_as_torch_does(kind: str, dtype: torch.dtype):
+    from labelwise.strategies.distance.kernels import triton
+
     device = "cuda" if cuda else "cpu"
     for seed in range(2):
         x = torch.from_numpy(_rows(kind, seed, n=40)).to(dtype)
-        dist_MM = nearest.sq_dist(x, x)
+        dist_MM = sq_dist(x, x)
         near_M = dist_MM[3].clone()
         near_M[3] = -torch.inf
-        begin, slack = torch.tensor(5), torch.tensor(1e-6, dtype=dtype)
-        for guard in (-torch.inf, float(near_M.median())):
-            args = (dist_MM, near_M, begin, torch.tensor(guard, dtype=dtype), slack)
-            slow = nearest_cuda.farthest_in_torch(*args, 39)
-            got = nearest_cuda._farthest_by_kernel(*(one.to(device) for one in args), 39)
-            assert all(torch.equal(one.cpu(), other) for one, other in zip(got, slow))
+        for bound in (-torch.inf, float(near_M.median())):
+            args = (dist_MM, near_M, torch.tensor(5), torch.tensor(bound, dtype=dtype))
+            slow = torch_kernels.pick_farthest(*args, 1e-6, 39)
+            got = triton.pick_farthest(*(one.to(device) for one in args), 1e-6, 39)
+            assert [one.tolist() for one in got] == [one.tolist() for one in slow]
         near_M = near_M.double()
-        ids, rings = torch.arange(40), Key(seed)
-        time_M = (rings.exponential(ids) / near_M).masked_fill(near_M <= 0, torch.inf)
-        luck = uniforms([rings.fold(turn) for turn in range(8)], ids).view(2, 4, 40)
-        last = time_M[time_M < torch.inf].max() if bool((near_M > 0).any()) else torch.tensor(-torch.inf).double()
+        ids, key = torch.arange(40), Key(seed)
+        time_M = (key.exponential(ids) / near_M).masked_fill(near_M <= 0, torch.inf)
+        end = time_M[time_M < torch.inf].max() if bool((near_M > 0).any()) else torch.tensor(-torch.inf).double()
         for turns, k in ((4, 40), (1, 40), (4, 7)):
-            args = (dist_MM, time_M, near_M, luck[0, :turns].clone(), -luck[1, :turns].log(), last)
-            slow = nearest_cuda.rings_in_torch(*args, k)
-            got = nearest_cuda._rings_by_kernel(*(one.to(device) for one in args), k)
-            assert int(got.made) == int(slow.made)
-            upto = max(0, int(slow.made))
-            assert got.places[:upto].tolist() == slow.places[:upto].tolist()
-            assert got.values[:upto].tolist() == slow.values[:upto].tolist()
+            slow = torch_kernels.draw_by_arrival(dist_MM, time_M, near_M, ArrivalChance(key, ids), end, k)
+            there = [one.to(device) for one in (dist_MM, time_M, near_M)]
+            chance = ArrivalChance(key, ids.to(device))
+            got = triton.draw_by_arrival(*there, chance, end.to(device), k, turns)
+            assert [one.tolist() for one in got] == [one.tolist() for one in slow]
+
+
+@pytest.mark.skipif(not interpreted, reason="needs Triton with TRITON_INTERPRET=1")
+def test_a_row_that_arrives_often_has_its_list_drawn_again(monkeypatch: pytest.MonkeyPatch):
+    from labelwise.strategies.distance.kernels import triton
+
+    drawn = []
+    of_turns = ArrivalChance.of_turns
+    monkeypatch.setattr(ArrivalChance, "of_turns", lambda self, turns: drawn.append(turns) or of_turns(self, turns))
+    x = torch.from_numpy(_rows("clusters", 0, n=200))
+    dist_MM, ids, key = sq_dist(x, x), torch.arange(200), Key(1)
+    near_M = dist_MM[0].clone()
+    time_M = (key.exponential(ids) / near_M).masked_fill(near_M <= 0, torch.inf)
+    args = (dist_MM, time_M, near_M, ArrivalChance(key, ids), time_M[time_M < torch.inf].max(), 100)
+    got = triton.draw_by_arrival(*args, turns=1)
+    assert drawn[:2] == [1, 4]
+    assert [one.tolist() for one in got] == [one.tolist() for one in torch_kernels.draw_by_arrival(*args)]
 
 
 @pytest.mark.skipif(not cuda, reason="needs CUDA and Triton")

@@ -34,15 +34,15 @@ from labelwise.selection import Selection, Strategy
 from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth, tie_tolerance
+from labelwise.selection.strategy import Growth
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import DualEmbedding, Duals, Embedding, Needs
 from labelwise.strategies.ally.cluster_topk import topk_in_clusters
 from labelwise.strategies.ally.dual_head import DualHead, FittedHead
 from labelwise.strategies.coverage import kmeans as cluster
-from labelwise.strategies.distance import nearest
-from labelwise.strategies.distance.centering import about_the_middle
+from labelwise.strategies.distance.centering import centred
+from labelwise.strategies.distance.nearest import NearestDistances
 
 EMBEDDING = Embedding()
 DUALS = Duals()
@@ -147,7 +147,7 @@ class Ally(Strategy):
         clusters = min(k, k if self.clusters is None else self.clusters)
         if self.diversity == "none" or clusters == 1:
             return pool.best(score, k).ids
-        with about_the_middle(pool, EMBEDDING):
+        with centred(pool, EMBEDDING):
             found = len(cluster.kmeans(pool, EMBEDDING, clusters, key.fold("clusters")))
         best, filled = topk_in_clusters(pool, score, k, k // clusters)
         notes["clusters"] = found
@@ -158,12 +158,12 @@ class Ally(Strategy):
 
 def _kmeans_plus_plus(pool: Shards, k: int, key: Key) -> Tensor:
     """k-means++ on dual x embedding; the longest first, as in BADGE."""
-    with nearest.measured(pool, DUAL_EMBEDDING):
-        first = nearest.longest(pool, tie_tolerance(pool)).ids
+    with NearestDistances(pool, DUAL_EMBEDDING) as distances:
+        first = distances.longest_row().ids
         if k == 1:
             return first
-        nearest.take_in(pool, DUAL_EMBEDDING, pool.take(first))
-        return torch.cat([first, nearest.by_chance(pool, DUAL_EMBEDDING, k - 1, key).ids])
+        distances.add(pool.take(first))
+        return torch.cat([first, distances.draw(k - 1, key).ids])
 
 
 def _has_duals(shard: Shard) -> bool:

@@ -13,7 +13,7 @@ from labelwise.selection.progress import stage, tick
 from labelwise.shards import Shard, Shards
 from labelwise.signals.exact_sum import add_at
 from labelwise.signals.spec import Signal
-from labelwise.strategies.distance import nearest
+from labelwise.strategies.distance.nearest import NearestDistances, Tuning
 
 ITERATIONS = 20
 SEEDING = 0.1  # of the time, about
@@ -22,7 +22,7 @@ SEEDING = 0.1  # of the time, about
 def memory(size: Size, clusters: int) -> int:
     """Bytes of k-means with so many clusters."""
     clusters = min(clusters, size.rows)
-    return nearest.memory(size, clusters) + 8 * size.rows + 6 * clusters * (8 * size.numbers + 8)
+    return Tuning().memory(size, clusters) + 8 * size.rows + 6 * clusters * (8 * size.numbers + 8)
 
 
 def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: int = ITERATIONS) -> Tensor:
@@ -55,11 +55,11 @@ def _lloyd(pool: Shards, signal: Signal, centres_KD: Tensor, iterations: int) ->
 
 
 def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
-    with nearest.measured(pool, signal):
+    with NearestDistances(pool, signal) as distances:
         ids = pool.best(lambda shard: key.fold("first").uniform(shard.ids), 1).ids
         if clusters > 1:
-            nearest.take_in(pool, signal, pool.take(ids))
-            rest = nearest.by_chance(pool, signal, clusters - 1, key.fold("seeds"))
+            distances.add(pool.take(ids))
+            rest = distances.draw(clusters - 1, key.fold("seeds"))
             ids = torch.cat([ids, rest.ids[rest.values > 0]])  # copies of a seed would be empty clusters
     return pool.take(ids).tensor(signal).double().cpu()  # a carry: small, the same everywhere
 

@@ -42,7 +42,7 @@ from labelwise.signals.spec import Features, Needs
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.coverage.greedy_cover import from_list
 from labelwise.strategies.coverage.radius_index import COUNTS, Balls, balls_of, some_of
-from labelwise.strategies.distance.centering import about_the_middle
+from labelwise.strategies.distance.centering import centred
 
 FEATURES = Features()
 PROBES, TOGETHER = 2048, 512  # rows whose distance to another cluster is measured, and how many of them at once
@@ -95,7 +95,7 @@ class ProbCover(Strategy):
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         try:
-            with about_the_middle(pool.join(labelled), FEATURES):
+            with centred(pool.join(labelled), FEATURES):
                 pool.map(_begin)
                 with stage(0.0, MEASURING):
                     delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))

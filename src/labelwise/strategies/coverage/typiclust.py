@@ -32,7 +32,7 @@ from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import sq_dist
 from labelwise.signals.spec import Features, Needs
 from labelwise.strategies.coverage import kmeans as cluster
-from labelwise.strategies.distance.centering import about_the_middle
+from labelwise.strategies.distance.centering import centred
 
 FEATURES = Features()
 SMALL = 5  # clusters below this size come last
@@ -75,7 +75,7 @@ class TypiClust(Strategy):
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         everything = pool.join(labelled)
-        with about_the_middle(everything, FEATURES):
+        with centred(everything, FEATURES):
             wanted = min(labelled.n + k, self.max_clusters)
             with stage(0.0, CLUSTERING):
                 count = len(cluster.kmeans(everything, FEATURES, wanted, key.fold("clusters")))

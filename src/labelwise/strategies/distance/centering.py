@@ -1,8 +1,7 @@
-"""Rows measured from their middle: distances do not depend on the origin, but their rounding does.
+"""Read rows with their mean subtracted: distances do not depend on the origin, but their rounding does.
 
 |x|^2 + |y|^2 - 2 x.y loses the distance of two rows when both are much farther from the origin than from each other
-(a year, a temperature in kelvin, one large constant feature of an encoder). Such rows are read with their mean taken
-off.
+(a year, a temperature in kelvin, one large constant feature of an encoder). The mean of such rows is subtracted.
 """
 
 from __future__ import annotations
@@ -17,12 +16,18 @@ from torch import Tensor
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Signal
 
-FAR = 0.9  # take the mean off when it makes up this share of the mean squared length
+FAR = 0.9  # subtract the mean when it makes up this share of the mean squared length
 
 
 @contextmanager
-def about_the_middle(rows: Shards, signal: Signal) -> Iterator[None]:
-    """Within, all of `rows` are read with their mean taken off, if that helps."""
+def centred(rows: Shards, signal: Signal) -> Iterator[None]:
+    """Within, all of `rows` are read with the mean of the column `signal` subtracted, if that helps.
+
+    A signal that is computed from other columns is left as it is.
+    """
+    if signal.stored() != (signal,):
+        yield
+        return
     total = rows.sum(functools.partial(_sums, signal))
     mean_D, square = total[:-1] / rows.n, float(total[-1]) / rows.n
     if float(mean_D @ mean_D) > FAR * square > 0:
@@ -45,7 +50,7 @@ def _sums(signal: Signal, shard: Shard) -> Tensor:
 
 
 def _rounded(mean_D: Tensor) -> Tensor:
-    """The mean with 8 bits: near enough, and the same whatever the blocks and shards it was summed in."""
+    """The mean rounded to 8 bits, which is the same whatever the blocks and shards it was summed in."""
     fraction, power = torch.frexp(mean_D)
     return torch.ldexp((fraction * 256).round() / 256, power)
 

@@ -11,47 +11,23 @@ Departs from the paper: with nothing labelled yet the first pick is drawn at ran
 
 from __future__ import annotations
 
-import torch
-
 from labelwise.registry import register
-from labelwise.rng import Key
-from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import Size
-from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import Growth
-from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, Needs
-from labelwise.strategies.distance import nearest
-from labelwise.strategies.distance.centering import about_the_middle
+from labelwise.strategies.distance.nearest import NearestGreedy
 
 EMBEDDING = Embedding()
 
 
 @register
-class KCenter(Strategy):
+class KCenter(NearestGreedy):
     """Farthest-first traversal of the embeddings, started from the labelled rows."""
 
     name = "kcenter"
     picks = "farthest from everything labelled or picked"
     reason = "Unlike anything that has a label so far."
     needs = Needs(pool=(EMBEDDING,), labelled=(EMBEDDING,))
+    signal = EMBEDDING
     cost = "N (L + k) D"
     growth = Growth(D=1)
     paper = "Sener & Savarese, ICLR 2018"
-
-    def memory(self, size: Size) -> int:
-        return nearest.memory(size, size.k)
-
-    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        with about_the_middle(pool.join(labelled), EMBEDDING), nearest.measured(pool, EMBEDDING):
-            if labelled.n:
-                for centres in labelled.map(lambda shard: shard.rows(slice(None))):
-                    nearest.take_in(pool, EMBEDDING, centres, taken=False)
-                best = nearest.farthest_first(pool, EMBEDDING, k)
-                return equal_weights(best.ids, best.values)
-            first = pool.best(lambda shard: key.uniform(shard.ids), 1)
-            if k == 1:
-                return equal_weights(first.ids, torch.zeros(1))
-            nearest.take_in(pool, EMBEDDING, pool.take(first.ids))
-            best = nearest.farthest_first(pool, EMBEDDING, k - 1)
-        return equal_weights(torch.cat([first.ids, best.ids]), torch.cat([torch.zeros(1), best.values]))

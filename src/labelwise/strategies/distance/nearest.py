@@ -1,228 +1,381 @@
-"""Picks by the distance to the nearest row already taken: farthest first (k-center) and by chance (k-means++).
+"""Picks by the squared distance to the nearest centre: farthest first (k-center) and k-means++ (BADGE).
 
-Both keep near_N, the squared distance of each row to the nearest taken row, and would sweep the pool after every
-pick. Here most picks cost no sweep: they are made inside a short list, and the pool then takes in all of them by one
-matrix product. The picks of farthest-first are those of the one-by-one form; the picks of k-means++ follow its law.
+Centres are the labelled rows and the picks so far. Every row keeps near_N, its squared distance to the nearest centre,
+and the plain algorithm sweeps the pool after every pick to update it. Here most picks cost no sweep: they are made
+inside a short list of candidates, and one matrix product then updates near_N for all of them. The picks of farthest
+first are those of the plain algorithm; the picks of k-means++ have its law.
 
-Farthest first: near_N only falls. The M rows with the largest values are a list, the next value is a guard. While
-the farthest row of the list is above the guard it is the farthest row of the pool.
+Farthest first: near_N only falls. The list holds the M rows with the largest values, and the smallest of these bounds
+all other rows. While the farthest row of the list is above the bound, it is the farthest row of the pool.
 
-k-means++: let every row ring at the times of a Poisson process of rate near_N. The first ring is a row drawn with
-probability proportional to near_N. Once a row is taken the rates fall; a ring that is kept with probability (rate
-now) / (rate it was drawn with) is a ring of the process with the new rates, and what happens after it does not depend
-on what happened before. So the M rows that ring first, under the rates known when the list is made, give several
-picks, exactly in law: walk through their rings in time, keep each with that probability, let a row whose ring is not
-kept ring again at its present rate, and stop at the time of the M-th first ring, before which no other row rings.
-Ring times are hashed from (key, list number, row id), so they do not depend on the order or the place of the rows.
+k-means++: let every row arrive at the times of a Poisson process of rate near_N. The first arrival is a row drawn with
+probability proportional to near_N. Once a row is picked the rates fall; an arrival that is kept with probability (rate
+now) / (rate it was drawn with) is an arrival of the process with the new rates (thinning), and what happens after it
+does not depend on what happened before. So the M rows that arrive first, under the rates known when the list is made,
+give several picks, exactly in law: take their arrivals in order of time, keep each with that probability, let a row
+whose arrival is not kept arrive again at its present rate, and stop at the time of the M-th first arrival, before which
+no other row arrives. Arrival times are hashed from (key, list number, row id), so they do not depend on the order or
+the place of the rows.
+
+Two backends make the picks of a list. "torch" asks all shards for the list and picks on the host. "triton" is for rows
+on one CUDA device, and asks the host once for each list, never for a pick. What there is to do for 50,000 rows of 512
+numbers and 3,000 picks on an H200 (4.3 TB/s, about 40 TFLOP/s in float32):
+
+    one read of the rows for each pick      3,000 x 24 us                             72 ms, launches not counted
+    products over blocks of picks           2 x 50,000 x 512 x 3,000 operations       4 ms
+    the tables of 8 lists of 2,048 rows     8 x 2 x 2,048^2 x 512                     1 ms
+    a pick inside a list                    a line of 8 KB, two sums over the list    2 us, so 6 ms for all
+
+Lists save time there too, as long as nothing is brought to the host to be picked from: a table is 16 MB, which takes
+longer to copy than to compute, and a pick on the host, or one that waits for it, takes 20 us and more. So a list is
+chosen, sorted and gathered by operations of fixed size, its picks are one kernel, and the host waits for one number,
+how many rows were picked, by which it sets up the product that updates near_N. Lists are as long as on the CPU, so
+that chance falls the same way: the same key gives the same picks.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from labelwise.rng import Key
+from labelwise.selection import Selection, Strategy
+from labelwise.selection.backends import accelerator_refusal, choose
 from labelwise.selection.memory import Size
 from labelwise.selection.progress import tick
+from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import tie_tolerance
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import Column, Rows, checked_norm, sq_dist, sq_near
 from labelwise.signals.spec import Signal
+from labelwise.strategies.distance.centering import centred
+from labelwise.strategies.distance.kernels import torch as torch_kernels
 
-FIRST_LIST = 64
-LONGEST_LIST = 2048
-WIDE = 8  # a product with fewer columns runs on one thread only; more columns, copies of the few, cost less
-TABLE_ROWS = 256  # rows of a table of distances that are computed at once
-CENTRES = 1024  # rows taken in by one matrix product
-
-
-def memory(size: Size, k: int) -> int:
-    """Bytes of k such picks: a few numbers for each row, and the longest list with its table of distances."""
-    longest = min(size.rows, LONGEST_LIST, 12 * k + FIRST_LIST)
-    table = longest * (longest + 4 * TABLE_ROWS) * size.number
-    return (76 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
+WIDE = 8  # a product with fewer columns runs on one thread; repeating the few costs less
+LAST_ID = torch.iinfo(torch.int64).max
 
 
-@contextmanager
-def measured(pool: Shards, signal: Signal) -> Iterator[None]:
-    """Within, each row keeps its squared length and its distance to what is taken, infinite at first."""
-    try:
-        pool.map(functools.partial(_begin, signal))
-        yield
-    finally:
-        pool.map(_end)
+@dataclass(frozen=True)
+class Tuning:
+    """Sizes that change time and memory, never the picks of farthest first, and never the law of k-means++.
 
-
-def take_in(pool: Shards, signal: Signal, centres: Rows, taken: bool = True) -> None:
-    """Lower every row's distance to that of its nearest centre; `taken` centres are rows of the pool themselves."""
-    for start in range(0, len(centres), CENTRES):
-        part = centres.take(slice(start, start + CENTRES))
-        pool.map(functools.partial(_take_in, signal, part, taken))
-
-
-def longest(pool: Shards, slack: float) -> Best:
-    """The row with the largest squared length."""
-    return pool.best(lambda shard: shard.state["norm"], 1, slack)
-
-
-def farthest_first(pool: Shards, signal: Signal, k: int) -> Best:
-    """k rows, each the farthest from all that is taken so far; values are the squared distances when picked.
-
-    When only copies of taken rows are left, the smallest ids follow.
+    Args:
+        first_list: candidates in the first list.
+        longest_list: candidates in the longest list.
+        table_rows: rows of a list's table of distances that are computed at once.
+        centres: rows that one matrix product adds as centres.
     """
-    from labelwise.strategies.distance import nearest_cuda  # which uses this file
 
-    if nearest_cuda.suits(pool):
-        return nearest_cuda.farthest_first(pool, signal, k)
-    slack = tie_tolerance(pool)
-    parts: list[Best] = []
-    length, left = FIRST_LIST, k
-    while left:
-        first = pool.best(_near, 1, slack)
+    first_list: int = 64
+    longest_list: int = 2048
+    table_rows: int = 256
+    centres: int = 1024
+
+    def memory(self, size: Size, k: int) -> int:
+        """Bytes of k such picks: a few numbers for each row, and the longest list with its table of distances."""
+        longest = min(size.rows, self.longest_list, 12 * k + self.first_list)
+        table = longest * (longest + 4 * self.table_rows) * size.number
+        return (76 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
+
+    def next_length(self, length: int, picked: int, left: int) -> int:
+        """How many candidates the next list should hold.
+
+        A list costs its length squared, a sweep costs the rows of the pool for each pick since the last one: while a
+        fair share of a list is picked, go for one that holds all the picks still to be made; make it shorter when
+        little of it is picked.
+        """
+        share = picked / length
+        enough = min(int(1.2 * left / share) + self.first_list, self.longest_list)
+        length = enough if share > 0.2 else length * 2 if share > 0.1 else length // 2 if share < 0.03 else length
+        return max(self.first_list, min(length, enough))
+
+
+class NearestGreedy(Strategy):
+    """A strategy whose gain is the squared distance to the nearest labelled or picked row, in the column `signal`.
+
+    It takes the row with the highest gain or, if `sampled`, draws one with probability proportional to its gain. Derive
+    a strategy from it by naming `needs` and `signal`; labelled rows count if `needs.labelled` is not empty.
+
+    >>> import numpy as np
+    >>> import labelwise as lw
+    >>> from labelwise.signals.spec import Needs, Probs
+    >>> class UnlikePredictions(NearestGreedy):
+    ...     needs = Needs(pool=(Probs(),))
+    ...     signal = Probs()
+    >>> lw.select(UnlikePredictions(), k=2, probs=np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])).ids.tolist()
+    [2, 0]
+    """
+
+    signal: ClassVar[Signal]
+    sampled: ClassVar[bool] = False
+    tuning: ClassVar[Tuning] = Tuning()
+
+    def memory(self, size: Size) -> int:
+        return self.tuning.memory(size, size.k)
+
+    def first_pick(self, distances: NearestDistances, key: Key) -> Best:
+        """The first pick where no labelled row counts, with its score: a row drawn uniformly, since all are tied."""
+        return Best(distances.pool.best(lambda shard: key.uniform(shard.ids), 1).ids, torch.zeros(1))
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        centres = labelled if self.needs.labelled else Shards([])
+        with (
+            centred(pool.join(centres), self.signal),
+            NearestDistances(pool, self.signal, self.tuning) as distances,
+        ):
+            parts: list[Best] = []
+            if centres.n:
+                for rows in centres.map(lambda shard: shard.rows(slice(None))):
+                    distances.add(rows, are_picks=False)
+            else:
+                parts.append(self.first_pick(distances, key))
+                if k > 1:
+                    distances.add(pool.take(parts[0].ids))
+            left = k - len(parts)
+            if left:
+                parts.append(distances.draw(left, key) if self.sampled else distances.farthest_first(left))
+        best = _joined(parts)
+        return equal_weights(best.ids, best.values)
+
+
+class NearestDistances:
+    """The squared distance of each row to the nearest centre, kept where the row is; infinite before the first centre.
+
+    Use it as a context manager: the state of the rows is removed at the end.
+
+    Args:
+        pool: the rows.
+        signal: the column whose distances count.
+        tuning: sizes of the lists.
+    """
+
+    def __init__(self, pool: Shards, signal: Signal, tuning: Tuning | None = None):
+        self.pool, self.signal = pool, signal
+        self.tuning = Tuning() if tuning is None else tuning
+
+    def __enter__(self) -> NearestDistances:
+        try:
+            self.pool.map(functools.partial(_begin, self.signal))
+        except BaseException:
+            self.pool.map(_end)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.map(_end)
+
+    def add(self, centres: Rows, are_picks: bool = True) -> None:
+        """Lower every row's distance to that of its nearest centre; centres that are picks are never picked again."""
+        for start in range(0, len(centres), self.tuning.centres):
+            part = centres.take(slice(start, start + self.tuning.centres))
+            self.pool.map(functools.partial(_add_centres, self.signal, part, are_picks))
+
+    def longest_row(self) -> Best:
+        """The row with the largest squared length, and that length."""
+        best = self.pool.best(lambda shard: shard.state["norm"], 1, tie_tolerance(self.pool))
+        return Best(best.ids, best.values.double())
+
+    def farthest_first(self, k: int) -> Best:
+        """k rows, each the farthest from all centres when it is picked, with that squared distance.
+
+        When only copies of centres are left, the smallest ids follow.
+        """
+        tolerance = tie_tolerance(self.pool)
+        backend = choose(BACKENDS, self.pool)
+        return self._pick_by_lists(
+            k,
+            lambda length, left, number: backend.pick_farthest(self, length, left, tolerance),
+            lambda left, number: self.pool.best(_near, left),
+        )
+
+    def draw(self, k: int, key: Key) -> Best:
+        """k rows, each drawn with probability proportional to its squared distance, with that squared distance.
+
+        When only copies of centres are left, the draw is uniform over them.
+        """
+        backend = choose(BACKENDS, self.pool)
+
+        def copies(left: int, number: int) -> Best:
+            lottery = self.pool.best(functools.partial(_lottery, key.fold("list", number)), left)
+            return Best(lottery.ids, torch.zeros_like(lottery.values))
+
+        return self._pick_by_lists(
+            k, lambda length, left, number: backend.draw(self, length, left, key.fold("list", number)), copies
+        )
+
+    def _pick_by_lists(
+        self, k: int, pick: Callable[[int, int, int], Best], pick_copies: Callable[[int, int], Best]
+    ) -> Best:
+        """k picks: those of one list after another, then copies of centres.
+
+        Args:
+            pick: from (candidates in the list, picks left, list number) to its picks, added as centres unless they are
+                the last; none where only copies are left.
+            pick_copies: from (picks left, list number) to that many picks.
+        """
+        parts: list[Best] = []
+        length, left, number = self.tuning.first_list, k, 0
+        while left:
+            part = pick(length, left, number)
+            if not len(part.ids):
+                parts.append(pick_copies(left, number))
+                break
+            parts.append(part)
+            left -= len(part.ids)
+            tick(k - left, k)
+            length = self.tuning.next_length(length, len(part.ids), left)
+            number += 1
+        return _joined(parts)
+
+
+class Backend(Protocol):
+    """Makes the picks of one list of candidates, and adds them as centres if others are to follow."""
+
+    @property
+    def name(self) -> str: ...
+
+    def supports(self, pool: Shards, /) -> str | None: ...
+
+    def pick_farthest(self, distances: NearestDistances, length: int, k: int, tolerance: float) -> Best:
+        """Up to k picks, farthest first, from a list of `length` rows; none where only copies of centres are left."""
+
+    def draw(self, distances: NearestDistances, length: int, k: int, key: Key) -> Best:
+        """Up to k picks drawn from the `length` rows that arrive first; none where no row arrives."""
+
+
+class TorchBackend:
+    """Rows in any number of shards, anywhere: a list is brought to the host, which picks from it."""
+
+    name = "torch"
+
+    def supports(self, pool: Shards) -> str | None:
+        return None
+
+    def pick_farthest(self, distances: NearestDistances, length: int, k: int, tolerance: float) -> Best:
+        pool = distances.pool
+        first = pool.best(_near, 1, tolerance)
         if first.values[0] == 0:
-            parts.append(pool.best(_near, left))
-            break
+            return _none()
         listed = pool.best(_near, length)
-        part = _walk_farthest(pool, signal, first, listed, left, slack)
-        parts.append(part)
-        left -= len(part.ids)
-        tick(k - left, k)
-        if left:
-            take_in(pool, signal, pool.take(part.ids))
-        length = _next_length(length, len(part.ids), left)
+        others = (listed.ids != first.ids) & (listed.values > -torch.inf)
+        ids, near_M = torch.cat([first.ids, listed.ids[others]]), torch.cat([first.values, listed.values[others]])
+        bound, by_id = near_M.amin(), ids.argsort()
+        ids, near_M, start = ids[by_id], near_M[by_id], (by_id == 0).to(torch.uint8).argmax()
+        dist_MM = self._table(distances, ids)
+        picks = torch_kernels.pick_farthest(dist_MM, near_M, start, bound, tolerance, k)
+        return self._added(distances, ids, *picks, k)
+
+    def draw(self, distances: NearestDistances, length: int, k: int, key: Key) -> Best:
+        listed = distances.pool.best(functools.partial(_first_arrival, key), length)
+        ids = listed.ids[listed.values > -torch.inf]
+        if not len(ids):
+            return _none()
+        time_M = -listed.values[: len(ids)]
+        near_M = key.exponential(ids) / time_M  # back from times to rates
+        dist_MM = self._table(distances, ids)
+        chance = torch_kernels.ArrivalChance(key, ids)
+        picks = torch_kernels.draw_by_arrival(dist_MM, time_M, near_M, chance, time_M[-1], k)
+        return self._added(distances, ids, *picks, k)
+
+    def _added(self, distances: NearestDistances, ids: Tensor, places: Tensor, values: Tensor, k: int) -> Best:
+        if len(places) < k:
+            distances.add(distances.pool.take(ids[places]))
+        return Best(ids[places], values)
+
+    def _table(self, distances: NearestDistances, ids: Tensor) -> Tensor:
+        """Squared distances (M, M) of the rows of a list, computed in parts so that temporaries stay small."""
+        x: Column = distances.pool.take(ids)[distances.signal]
+        dist_MM: Tensor | None = None
+        for start in range(0, len(x), distances.tuning.table_rows):
+            where = slice(start, start + distances.tuning.table_rows)
+            part = sq_dist(x[where], x).cpu()
+            if dist_MM is None:
+                dist_MM = part.new_empty(len(x), len(x))
+            dist_MM[where] = part
+        assert dist_MM is not None, "a list is never empty"
+        return dist_MM
+
+
+class TritonBackend:
+    """Rows in one shard on a CUDA device: a list stays there, and a kernel picks from it."""
+
+    name = "triton"
+
+    def supports(self, pool: Shards) -> str | None:
+        return accelerator_refusal(pool, triton=True)
+
+    def kernels(self) -> ModuleType:
+        """The module with `pick_farthest` and `draw_by_arrival`."""
+        from labelwise.strategies.distance.kernels import triton  # which needs Triton
+
+        return triton
+
+    def pick_farthest(self, distances: NearestDistances, length: int, k: int, tolerance: float) -> Best:
+        parts = distances.signal, distances.tuning
+        (picks,) = distances.pool.map(functools.partial(self._pick_farthest, *parts, length, k, tolerance))
+        return picks
+
+    def draw(self, distances: NearestDistances, length: int, k: int, key: Key) -> Best:
+        parts = distances.signal, distances.tuning
+        (picks,) = distances.pool.map(functools.partial(self._draw, *parts, length, k, key))
+        return picks
+
+    def _pick_farthest(
+        self, signal: Signal, tuning: Tuning, length: int, k: int, tolerance: float, shard: Shard
+    ) -> Best:
+        near_N = shard.state["near"]
+        top = near_N.max()
+        first = torch.where(near_N >= top - tolerance * top.abs(), shard.ids, LAST_ID).argmin()
+        values_M, at_M = near_N.topk(min(length, len(near_N)))
+        bound = values_M[-1].clone() if len(at_M) < len(near_N) else torch.full_like(top, -torch.inf)
+        # Where more rows are tied than the list holds, the first of them may be outside: it gets the last place.
+        at_M[-1] = torch.where((at_M == first).any(), at_M[-1], first)
+        at_M = at_M[shard.ids[at_M].argsort()]
+        start = (at_M == first).to(torch.uint8).argmax()
+        listed = shard.rows(at_M)[signal]
+        picks = self.kernels().pick_farthest(sq_dist(listed, listed), near_N[at_M], start, bound, tolerance, k)
+        return self._added(signal, tuning, at_M, picks, k, shard)
+
+    def _draw(self, signal: Signal, tuning: Tuning, length: int, k: int, key: Key, shard: Shard) -> Best:
+        near_N = shard.state["near"].double()
+        soonest_M, at_M = _first_arrival(key, shard).topk(min(length, len(near_N)))
+        end = soonest_M.masked_fill(soonest_M == -torch.inf, torch.inf).amin().neg()  # of the rows that arrive at all
+        listed = shard.rows(at_M)[signal]
+        chance = torch_kernels.ArrivalChance(key, shard.ids[at_M])
+        picks = self.kernels().draw_by_arrival(sq_dist(listed, listed), -soonest_M, near_N[at_M], chance, end, k)
+        return self._added(signal, tuning, at_M, picks, k, shard)
+
+    def _added(
+        self, signal: Signal, tuning: Tuning, at_M: Tensor, picks: tuple[Tensor, Tensor], k: int, shard: Shard
+    ) -> Best:
+        places, values = picks
+        at_J = at_M[places.to(at_M.device)]
+        best = Best(shard.ids[at_J].cpu(), values.cpu())
+        if not len(values) or best.values[0] == 0:
+            return _none()
+        if len(values) < k:
+            near_N, norm_N = shard.state["near"], shard.state["norm"]
+            for part in at_J.split(tuning.centres):
+                _lower_to(shard.rows(part)[signal], signal, near_N, norm_N, shard)
+            near_N.index_fill_(0, at_J, -torch.inf)
+        return best
+
+
+BACKENDS: tuple[Backend, ...] = (TritonBackend(), TorchBackend())
+
+
+def _none() -> Best:
+    return Best(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64))
+
+
+def _joined(parts: list[Best]) -> Best:
     return Best(*(torch.cat(column) for column in zip(*parts)))
-
-
-def by_chance(pool: Shards, signal: Signal, k: int, key: Key) -> Best:
-    """k rows, each drawn with probability proportional to its squared distance to all that is taken so far.
-
-    When only copies of taken rows are left, the draw is uniform over them.
-    """
-    from labelwise.strategies.distance import nearest_cuda  # which uses this file
-
-    if nearest_cuda.suits(pool):
-        return nearest_cuda.by_chance(pool, signal, k, key)
-    parts: list[Best] = []
-    length, left, number = FIRST_LIST, k, 0
-    while left:
-        rings = key.fold("list", number)
-        listed = pool.best(functools.partial(_first_ring, rings), length)
-        part = _walk_rings(pool, signal, listed, left, rings)
-        if not len(part.ids):
-            lottery = pool.best(functools.partial(_lottery, rings), left)
-            parts.append(Best(lottery.ids, torch.zeros_like(lottery.values)))
-            break
-        parts.append(part)
-        left -= len(part.ids)
-        tick(k - left, k)
-        if left:
-            take_in(pool, signal, pool.take(part.ids))
-        length = _next_length(length, len(part.ids), left)
-        number += 1
-    return Best(*(torch.cat(column) for column in zip(*parts)))
-
-
-def _next_length(length: int, picked: int, left: int) -> int:
-    """How many rows the next list should hold.
-
-    A list costs its length squared, a sweep of the pool the rows of the pool for each pick since the last one: while
-    a fair share of a list is used, go for one that holds all the picks still to be made; make it shorter when little
-    of it is used.
-    """
-    share = picked / length
-    enough = min(int(1.2 * left / share) + FIRST_LIST, LONGEST_LIST)
-    length = enough if share > 0.2 else length * 2 if share > 0.1 else length // 2 if share < 0.03 else length
-    return max(FIRST_LIST, min(length, enough))
-
-
-def _walk_farthest(pool: Shards, signal: Signal, first: Best, listed: Best, k: int, slack: float) -> Best:
-    """Picks inside one list, until its farthest row is no longer surely the farthest of the pool."""
-    others = (listed.ids != first.ids) & (listed.values > -torch.inf)
-    ids = torch.cat([first.ids, listed.ids[others]])
-    near_M = torch.cat([first.values, listed.values[others]])
-    guard = near_M.amin().clone()  # no row outside the list is above it
-    rows = pool.take(ids)
-    dist_MM = _table(rows[signal])
-    by_id = ids.argsort()
-    pick, picked, values = 0, [0], [float(near_M[0])]
-    while len(picked) < k:
-        torch.minimum(near_M, dist_MM[pick], out=near_M)
-        near_M[pick] = -torch.inf
-        top = near_M.max()
-        floor = top - slack * top.abs()
-        if floor <= guard:
-            break
-        pick = int(by_id[(near_M[by_id] >= floor).to(torch.uint8).argmax()])
-        picked.append(pick)
-        values.append(float(near_M[pick]))
-    return Best(ids[picked], torch.tensor(values, dtype=torch.float64))
-
-
-def _walk_rings(pool: Shards, signal: Signal, listed: Best, k: int, rings: Key) -> Best:
-    """Picks among the rows that ring first, in the order of time (listed values are times, negated)."""
-    ids = listed.ids[listed.values > -torch.inf]
-    if not len(ids):
-        return Best(ids, listed.values[:0])
-    times = (-listed.values[: len(ids)]).tolist()
-    rows = pool.take(ids)
-    dist_MM = _table(rows[signal]).numpy()
-    near_M = (rings.exponential(ids) / -listed.values[: len(ids)]).numpy()  # back from times to rates
-    rate = near_M.tolist()
-    chance = _Chance(rings, ids)
-    queue = [(time, row, 0) for row, time in enumerate(times)]  # sorted, so a heap
-    picked: list[int] = []
-    values: list[float] = []
-    while queue and queue[0][0] <= times[-1] and len(picked) < k:
-        time, row, turn = heapq.heappop(queue)
-        now = float(near_M[row])
-        if chance.keep(turn, row) * rate[row] < now:
-            picked.append(row)
-            values.append(now)
-            near_M = np.minimum(near_M, dist_MM[row])
-        elif now > 0:
-            rate[row] = now
-            heapq.heappush(queue, (time + chance.wait(turn, row) / now, row, turn + 1))
-    return Best(ids[picked], torch.tensor(values, dtype=torch.float64))
-
-
-def _table(x: Column) -> Tensor:
-    """Squared distances (M, M) of the rows of a list, filled in parts so that temporaries stay small."""
-    dist_MM: Tensor | None = None
-    for start in range(0, len(x), TABLE_ROWS):
-        where = slice(start, start + TABLE_ROWS)
-        part = sq_dist(x[where], x).cpu()
-        if dist_MM is None:
-            dist_MM = part.new_empty(len(x), len(x))
-        dist_MM[where] = part
-    assert dist_MM is not None, "a list is never empty"
-    return dist_MM
-
-
-class _Chance:
-    """Chance for the rings of one list: a function of (key, turn, row id), drawn for all rows of a turn at once."""
-
-    def __init__(self, key: Key, ids: Tensor):
-        self._key, self._ids = key, ids
-        self._keep: list[list[float]] = []
-        self._wait: list[list[float]] = []
-
-    def keep(self, turn: int, row: int) -> float:
-        """Uniform in (0, 1)."""
-        if turn == len(self._keep):
-            self._keep.append(self._key.fold("keep", turn).uniform(self._ids).tolist())
-        return self._keep[turn][row]
-
-    def wait(self, turn: int, row: int) -> float:
-        """A standard exponential."""
-        if turn == len(self._wait):
-            self._wait.append(self._key.fold("wait", turn).exponential(self._ids).tolist())
-        return self._wait[turn][row]
 
 
 def _begin(signal: Signal, shard: Shard) -> None:
@@ -235,28 +388,32 @@ def _end(shard: Shard) -> None:
     shard.state.pop("near", None)
 
 
-def _take_in(signal: Signal, centres: Rows, taken: bool, shard: Shard) -> None:
+def _add_centres(signal: Signal, centres: Rows, are_picks: bool, shard: Shard) -> None:
     near_N, norm_N = shard.state["near"], shard.state["norm"]
     centres = centres.to(shard.device)
     if len(centres) < WIDE:
         centres = centres.take(torch.arange(WIDE, device=shard.device) % len(centres))
-    to = centres[signal]
-    for where, rows in shard.blocks(scratch=2 * len(centres)):
-        near_N[where] = torch.minimum(near_N[where], sq_near(rows[signal], norm_N[where], to))
-    if taken:
+    _lower_to(centres[signal], signal, near_N, norm_N, shard)
+    if are_picks:
         near_N[torch.isin(shard.ids, centres.ids)] = -torch.inf
+
+
+def _lower_to(centres: Column, signal: Signal, near_N: Tensor, norm_N: Tensor, shard: Shard) -> None:
+    """Lower near_N, in place, to the distance to the nearest of these centres."""
+    for where, rows in shard.blocks(scratch=2 * len(centres)):
+        torch.minimum(near_N[where], sq_near(rows[signal], norm_N[where], centres), out=near_N[where])
 
 
 def _near(shard: Shard) -> Tensor:
     return shard.state["near"]
 
 
-def _first_ring(rings: Key, shard: Shard) -> Tensor:
-    """Minus the time of each row's first ring; -inf for rows that never ring."""
+def _first_arrival(key: Key, shard: Shard) -> Tensor:
+    """Minus the time of each row's first arrival; -inf for rows that never arrive."""
     near_N = shard.state["near"].double()
-    return (-rings.exponential(shard.ids) / near_N).masked_fill_(near_N <= 0, -torch.inf)
+    return (-key.exponential(shard.ids) / near_N).masked_fill_(near_N <= 0, -torch.inf)
 
 
-def _lottery(rings: Key, shard: Shard) -> Tensor:
-    """An equal chance for every row that is not taken."""
-    return rings.uniform(shard.ids).masked_fill_(shard.state["near"] == -torch.inf, -torch.inf)
+def _lottery(key: Key, shard: Shard) -> Tensor:
+    """An equal chance for every row that is not picked."""
+    return key.uniform(shard.ids).masked_fill_(shard.state["near"] == -torch.inf, -torch.inf)

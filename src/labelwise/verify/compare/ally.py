@@ -10,7 +10,7 @@ from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding
 from labelwise.strategies.ally import reference as slow
 from labelwise.strategies.coverage import kmeans as cluster
-from labelwise.strategies.distance.centering import about_the_middle
+from labelwise.strategies.distance.centering import centred
 from labelwise.verify.case import Case, checks
 from labelwise.verify.problems import expect_close, expect_ids
 
@@ -27,7 +27,7 @@ def ally(case: Case) -> None:
         arrays = {"embedding": h, "duals": dual}
         got = case.select(k, arrays, ids, seed=turn, strategy=case.with_parameters({"clusters": clusters}))
         pool = shards_of(torch.from_numpy(ids), {Embedding(): torch.from_numpy(h)})
-        with about_the_middle(pool, Embedding()):
+        with centred(pool, Embedding()):
             cluster.kmeans(pool, Embedding(), clusters, Key(turn).fold("clusters"))
         number = pool.map(lambda shard: shard.state["cluster"].numpy())[0]
         expected = slow.topk_in_clusters(dual, number, ids, k, k // clusters)

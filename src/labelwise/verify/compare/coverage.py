@@ -10,7 +10,7 @@ from labelwise.shards import shards_of
 from labelwise.signals.spec import Features
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.coverage import reference as slow_clusters
-from labelwise.strategies.distance.centering import about_the_middle
+from labelwise.strategies.distance.centering import centred
 from labelwise.verify.case import Case, checks
 from labelwise.verify.problems import expect_close, expect_ids
 
@@ -21,7 +21,7 @@ def _clusters(x: np.ndarray, ids: np.ndarray, count: int, key: Key, device: str)
     """The cluster of each row as the strategy finds it: which clusters is not what the reference is about."""
     where = torch.from_numpy(ids).to(device)
     everything = shards_of(where, {Features(): torch.from_numpy(x).to(device)})
-    with about_the_middle(everything, Features()):
+    with centred(everything, Features()):
         cluster.kmeans(everything, Features(), count, key)
     return everything.map(lambda shard: shard.state["cluster"].cpu().numpy())[0]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from labelwise.rng import Key
-from labelwise.strategies.distance import nearest
+from labelwise.selection import Strategy
 from labelwise.strategies.distance import reference as slow
+from labelwise.strategies.distance.nearest import Tuning
 from labelwise.verify.case import Case, checks
 from labelwise.verify.chi_square import ALARM, chi_square_p
 from labelwise.verify.problems import expect, expect_close, expect_ids
@@ -40,15 +40,11 @@ def kcenter(case: Case) -> None:
         expect_ids(got.ids, [first, *(row for row, _ in expected)], "from the row of the highest hash")
 
 
-@contextmanager
-def _lists_of(first: int, longest: int) -> Iterator[None]:
-    """How many rows a list of candidates holds; one is the one-by-one form."""
-    before = nearest.FIRST_LIST, nearest.LONGEST_LIST
-    nearest.FIRST_LIST, nearest.LONGEST_LIST = first, longest
-    try:
-        yield
-    finally:
-        nearest.FIRST_LIST, nearest.LONGEST_LIST = before
+def _with_lists(strategy: Strategy, first: int, longest: int) -> Strategy:
+    """The strategy with lists of so many candidates; lists of one row are the one-by-one form."""
+    strategy = copy.copy(strategy)
+    vars(strategy)["tuning"] = Tuning(first, longest)
+    return strategy
 
 
 @checks("badge")
@@ -61,8 +57,7 @@ def badge_replayed(case: Case) -> None:
         g = slow.badge_gradients(p, h)
         dist, first = slow.sq_distances(g, g), int(np.argmax((g**2).sum(1)))
         noise = [Key(turn).fold("list", step).gumbel(torch.from_numpy(ids)).numpy() for step in range(14)]
-        with _lists_of(1, 1):
-            got = case.select(15, arrays, ids, seed=turn)
+        got = case.select(15, arrays, ids, seed=turn, strategy=_with_lists(case.strategy, 1, 1))
         rows = [first, *slow.kmeans_plus_plus(dist, first, 14, noise)]
         expect_ids(got.ids, ids[rows], "k-means++ with the same noise")
         whole = case.select(30, arrays, ids, seed=turn)
@@ -74,15 +69,15 @@ def badge_replayed(case: Case) -> None:
 
 @checks("badge", "law")
 def badge_law(case: Case) -> None:
-    """Three picks by lists of rings: their joint law by enumeration."""
+    """Three picks by lists of arrivals: their joint law by enumeration."""
     x = np.array([[0.0, 0.0], [1.0, 0.0], [1.2, 0.1], [0.0, 1.5], [0.3, 1.5], [-1.0, -1.0]])
     p = np.tile([0.7, 0.3], (6, 1))
     g = slow.badge_gradients(p, x)
     first = int(np.argmax((g**2).sum(1)))
     law = slow.joint_law(slow.sq_distances(g, g), first, 2)
-    with _lists_of(3, 4):
-        start = 1000 * case.seed
-        picks = [case.select(3, {"probs": p, "embedding": x}, seed=start + turn).ids.tolist() for turn in range(DRAWN)]
+    strategy, arrays = _with_lists(case.strategy, 3, 4), {"probs": p, "embedding": x}
+    seeds = range(1000 * case.seed, 1000 * case.seed + DRAWN)
+    picks = [case.select(3, arrays, seed=seed, strategy=strategy).ids.tolist() for seed in seeds]
     expect_ids({pick[0] for pick in picks}, [first], "the longest gradient first")
     seen = Counter(tuple(pick[1:]) for pick in picks)
     found = chi_square_p([seen[pair] for pair in law], list(law.values()))

@@ -1,0 +1,1 @@
+"""Inner kernels of nearest-distance picks: the picks inside one list of candidates."""
