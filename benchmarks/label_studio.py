@@ -37,8 +37,7 @@ from labelwise.project.exchange.changes import plan
 from labelwise.project.exchange.export import export
 from labelwise.project.exchange.read_labels import read_labels
 from labelwise.project.exchange.studio_client import Client, Refused
-from labelwise.project.exchange.studio_link import FILE, read_place
-from labelwise.project.exchange.studio_sync import pull, push
+from labelwise.project.exchange.studio_sync import FILE, pull, push, read_place
 from labelwise.project.store import Pick, Round
 
 ROOT = Path(__file__).parents[1]

@@ -25,9 +25,7 @@ from labelwise.pool import Pool
 from labelwise.project.data.plain_encoders import columns
 from labelwise.project.loop.holdout import reserve, slice_size
 from labelwise.project.loop.model import head_learner, logistic, ridge
-from labelwise.project.meter.meter import compute
-from labelwise.project.meter.reading import Meter, Span
-from labelwise.project.meter.rows import History, losses_of
+from labelwise.project.meter.meter import History, Meter, Span, compute, losses_of
 from labelwise.rng import Key
 from labelwise.session import Session
 from labelwise.signals.model.forward import ModelReader

@@ -17,17 +17,17 @@ import uvicorn
 from PIL import Image
 
 from labelwise.errors import SourceError
-from labelwise.project.loop.heartbeat import State, Working
+from labelwise.project.loop.heartbeat import Heartbeat, State
 from labelwise.project.loop.suspects import Suspect
-from labelwise.project.project import Neighbour, Shown
+from labelwise.project.project import Neighbour, RowView
 from labelwise.project.settings import Settings
 from labelwise.project.store import Item, Pick, Round, Store
-from labelwise.server import Guard, make_app
+from labelwise.server import Auth, make_app
 
 
-def at_work(state: State = "idle", message: str = "The worker waits for answers.") -> Working:
+def at_work(state: State = "idle", message: str = "The worker waits for answers.") -> Heartbeat:
     """A worker that has just said so."""
-    return Working(state, message, 0.0, 0)
+    return Heartbeat(state, message, 0.0, 0)
 
 
 @dataclass
@@ -38,24 +38,24 @@ class Stand:
     settings: Settings
     store: Store
     data: list[Any]
-    state: Working = field(default_factory=at_work)
+    state: Heartbeat = field(default_factory=at_work)
     doubted: list[Suspect] = field(default_factory=list)
     measured: Any = None
-    left_out: list[str] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     asked: list[tuple[int, int]] = field(default_factory=list)
 
-    def shown(self, row: int) -> Shown:
+    def view(self, row: int) -> RowView:
         if not 0 <= row < len(self.data):
             raise SourceError(f"there is no row {row}")
         value = self.data[row]
         if isinstance(value, Exception):
             raise value
         if isinstance(value, str):
-            return Shown("text", value, None, False, f"row {row}")
+            return RowView("text", value, None, False, f"row {row}")
         if isinstance(value, dict):
-            return Shown("table", None, list(value.items()), False, f"row {row}")
-        return Shown("image", None, None, True, f"photo {row}.png")
+            return RowView("table", None, list(value.items()), False, f"row {row}")
+        return RowView("image", None, None, True, f"photo {row}.png")
 
     def image(self, row: int, size: int) -> bytes:
         self.asked.append((row, size))
@@ -74,7 +74,7 @@ class Stand:
     def meter(self) -> Any:
         return self.measured
 
-    def working(self) -> Working:
+    def heartbeat(self) -> Heartbeat:
         return self.state
 
     def suspects(self) -> list[Suspect]:
@@ -111,12 +111,12 @@ def stand(
 
 
 @contextlib.contextmanager
-def running(project: Any, guard: Guard) -> Iterator[str]:
+def running(project: Any, auth: Auth) -> Iterator[str]:
     """A real server of the page in a thread; its address."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(64)
-    config = uvicorn.Config(make_app(project, guard), log_level="warning", server_header=False, ws="none")
+    config = uvicorn.Config(make_app(project, auth), log_level="warning", server_header=False, ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -131,9 +131,9 @@ def running(project: Any, guard: Guard) -> Iterator[str]:
 class Browser(httpx.Client):
     """A browser as far as cookies, Origin and the code of the session go."""
 
-    def __init__(self, address: str, guard: Guard, name: str | None = "anna") -> None:
-        httpx.Client.__init__(self, base_url=address, headers={"origin": address}, timeout=30)
-        self.guard = guard
+    def __init__(self, store_address: str, auth: Auth, name: str | None = "anna") -> None:
+        httpx.Client.__init__(self, base_url=store_address, headers={"origin": store_address}, timeout=30)
+        self.page_auth = auth
         self.first_name = name
 
     def __enter__(self) -> Browser:
@@ -143,8 +143,8 @@ class Browser(httpx.Client):
         return self
 
     def start(self, name: str) -> None:
-        assert self.get("/" if self.guard.token is None else f"/?token={self.guard.token}").status_code == 200
-        session = self.guard.read(self.cookies[self.guard.cookie])
+        assert self.get("/" if self.page_auth.token is None else f"/?token={self.page_auth.token}").status_code == 200
+        session = self.page_auth.read(self.cookies[self.page_auth.cookie])
         assert session is not None
-        self.headers["x-csrf-token"] = self.guard.csrf(session)
+        self.headers["x-csrf-token"] = self.page_auth.csrf(session)
         assert self.post("/who", data={"name": name}).status_code == 204

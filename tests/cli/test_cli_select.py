@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import labelwise as lw
 from labelwise.cli import app
-from labelwise.cli.progress import Shown
+from labelwise.cli.progress import ProgressBar
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(5), 20_000).astype("float32")
@@ -98,7 +98,7 @@ def test_stopped_by_ctrl_c_it_says_how_to_go_on_and_does(words: list[str], tmp_p
 def test_a_stop_before_anything_is_kept_says_so(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object, progress: Shown, **__: object) -> None:
+    def stopped(*_: object, progress: ProgressBar, **__: object) -> None:
         progress(3, 9)
         raise KeyboardInterrupt
 
@@ -115,11 +115,11 @@ def test_the_bar_is_shown_on_a_terminal_after_a_while_only(
 ) -> None:
     monkeypatch.setattr("labelwise.cli.progress.WAIT", 0.0)
     monkeypatch.setenv("COLUMNS", "120")
-    with Shown("choosing", 10) as quiet:
+    with ProgressBar("choosing", 10) as quiet:
         quiet(5, 10)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with Shown("choosing", 10) as shown:
+    with ProgressBar("choosing", 10) as shown:
         shown._timer.join()
         shown(5, 10)
         shown._bar.refresh()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.server import Guard, make_app
+from labelwise.server import Auth, make_app
 from labelwise.server.auth import Session, clean_name
 from labelwise.server.middleware import cookie
 from page_stand import Browser, running, stand
@@ -23,25 +23,25 @@ def project(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def guard(project):
-    return Guard.make(project.folder)
+def auth(project):
+    return Auth.make(project.folder)
 
 
 @pytest.fixture(scope="module")
-def address(project, guard):
-    with running(project, guard) as found:
+def address(project, auth):
+    with running(project, auth) as found:
         yield found
 
 
 @pytest.fixture
-def browser(address, guard):
-    with Browser(address, guard) as made:
+def browser(address, auth):
+    with Browser(address, auth) as made:
         yield made
 
 
 @pytest.fixture
-def stranger(address, guard):
-    with Browser(address, guard, name=None) as made:
+def stranger(address, auth):
+    with Browser(address, auth, name=None) as made:
         yield made
 
 
@@ -49,7 +49,7 @@ def stranger(address, guard):
 
 
 def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
-    first, second = Guard.make(tmp_path), Guard.make(tmp_path)
+    first, second = Auth.make(tmp_path), Auth.make(tmp_path)
     assert first.secret == second.secret
     assert len(first.secret) == 32
     assert stat.S_IMODE((tmp_path / "page.key").stat().st_mode) == 0o600
@@ -57,23 +57,23 @@ def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
     assert first.secret.hex() not in repr(first)
     (tmp_path / "page.key").write_bytes(b"short")
     with pytest.raises(StoreError, match="Remove it"):
-        Guard.make(tmp_path)
+        Auth.make(tmp_path)
 
 
 def test_a_token_is_asked_for_anywhere_but_on_loopback(tmp_path):
     for host in ("127.0.0.1", "localhost", "::1"):
-        assert Guard.make(tmp_path, host).token is None
-    away = Guard.make(tmp_path, "192.168.1.20").token
+        assert Auth.make(tmp_path, host).token is None
+    away = Auth.make(tmp_path, "192.168.1.20").token
     assert away is not None
     assert len(away) >= 32
-    assert Guard.make(tmp_path, "0.0.0.0").token == away  # the link stays good when the server starts again
-    assert Guard.make(tmp_path, names=["labels.example.org"]).token == away
-    assert Guard.make(tmp_path, token="a" * 16).token == "a" * 16
+    assert Auth.make(tmp_path, "0.0.0.0").token == away  # the link stays good when the server starts again
+    assert Auth.make(tmp_path, names=["labels.example.org"]).token == away
+    assert Auth.make(tmp_path, token="a" * 16).token == "a" * 16
     (tmp_path / "other").mkdir()
-    assert Guard.make(tmp_path / "other", "0.0.0.0").token != away
+    assert Auth.make(tmp_path / "other", "0.0.0.0").token != away
     for bad in ("short", "x" * 15, "with space and more", "<script>alert(1)</script>"):
         with pytest.raises(ArgumentError, match="token"):
-            Guard.make(tmp_path, token=bad)
+            Auth.make(tmp_path, token=bad)
 
 
 @pytest.mark.parametrize(
@@ -91,25 +91,25 @@ def test_a_token_is_asked_for_anywhere_but_on_loopback(tmp_path):
     ],
 )
 def test_only_names_of_this_server_are_answered(tmp_path, host, known):
-    assert Guard.make(tmp_path).knows(host) == known
+    assert Auth.make(tmp_path).is_own_host(host) == known
 
 
 def test_a_server_on_all_addresses_answers_to_addresses_and_not_to_foreign_names(tmp_path):
-    guard = Guard.make(tmp_path, "0.0.0.0")
-    assert guard.knows("192.168.1.5:8765")
-    assert guard.knows("[fe80::1]:8765")
-    assert not guard.knows("evil.example")
-    assert Guard.make(tmp_path, "0.0.0.0", names=["Labels.example.org"]).knows("labels.example.org")
+    auth = Auth.make(tmp_path, "0.0.0.0")
+    assert auth.is_own_host("192.168.1.5:8765")
+    assert auth.is_own_host("[fe80::1]:8765")
+    assert not auth.is_own_host("evil.example")
+    assert Auth.make(tmp_path, "0.0.0.0", names=["Labels.example.org"]).is_own_host("labels.example.org")
 
 
 def test_a_session_cannot_be_forged_and_ends_with_its_token(tmp_path):
-    guard, other = Guard.make(tmp_path), Guard.make(tmp_path, token="b" * 20)
-    value = guard.sign(Session("id", "Zoë | 'x'"))
-    assert guard.read(value) == Session("id", "Zoë | 'x'")
+    auth, other = Auth.make(tmp_path), Auth.make(tmp_path, token="b" * 20)
+    value = auth.sign(Session("id", "Zoë | 'x'"))
+    assert auth.read(value) == Session("id", "Zoë | 'x'")
     assert other.read(value) is None
     text, _, mark = value.partition(".")
     for bad in ("", ".", text, text + ".", f"x{text}.{mark}", f"{text}.{mark[:-1]}0x", "ü.ü"):
-        assert guard.read(bad) is None
+        assert auth.read(bad) is None
     assert all(sign.isalnum() or sign in "._-" for sign in value)  # as it stands in a cookie
 
 
@@ -135,12 +135,12 @@ def test_headers_are_on_every_reply(browser):
     assert browser.get("/", headers={"host": "evil.example"}).headers["x-frame-options"] == "DENY"
 
 
-def test_cookies_are_strict_unreadable_and_secure_over_https(stranger, guard):
+def test_cookies_are_strict_unreadable_and_secure_over_https(stranger, auth):
     plain = stranger.get("/").headers["set-cookie"]
     assert "HttpOnly" in plain
     assert "SameSite=Strict" in plain
     assert "Secure" not in plain
-    assert cookie(guard, guard.new(), https=True).endswith("; Secure")
+    assert cookie(auth, auth.new(), https=True).endswith("; Secure")
 
 
 def test_a_foreign_host_is_refused_whatever_it_asks(browser):
@@ -150,7 +150,7 @@ def test_a_foreign_host_is_refused_whatever_it_asks(browser):
         assert "<main" not in reply.text
 
 
-def test_a_post_needs_our_origin_and_the_code_of_the_session(project, guard, browser, address):
+def test_a_post_needs_our_origin_and_the_code_of_the_session(project, auth, browser, address):
     before, token = project.store.progress().labels, project.store.next_task("anna").token
     data = {"token": token, "kind": "label", "value": "cat"}
     for wrong in (
@@ -162,7 +162,7 @@ def test_a_post_needs_our_origin_and_the_code_of_the_session(project, guard, bro
         {"x-csrf-token": ""},
         {"x-csrf-token": "0" * 40},
         {"x-csrf-token": "ü".encode("latin-1")},
-        {"x-csrf-token": guard.csrf(Session("other", "anna"))},
+        {"x-csrf-token": auth.csrf(Session("other", "anna"))},
     ):
         assert browser.post("/answer", data=data, headers=wrong).status_code == 403, wrong
     del browser.headers["origin"]
@@ -189,8 +189,8 @@ def test_without_a_session_nothing_of_the_project_is_told(project, stranger):
 
 
 def test_with_a_token_only_the_link_lets_in(project):
-    guard = Guard.make(project.folder, token="0123456789abcdef")
-    with running(project, guard) as address, Browser(address, guard, name=None) as browser:
+    auth = Auth.make(project.folder, token="0123456789abcdef")
+    with running(project, auth) as address, Browser(address, auth, name=None) as browser:
         for path in ("/", "/?token=", "/?token=0123456789abcdeX", "/gallery", "/?token=%00"):
             reply = browser.get(path)
             assert reply.status_code == 401
@@ -212,8 +212,8 @@ def test_a_visit_from_another_site_goes_through_a_page_of_ours(stranger):
     assert "set-cookie" not in reply.headers
 
 
-def test_bodies_are_limited_with_and_without_a_length(guard, browser):
-    large = b"note=" + b"x" * guard.limit
+def test_bodies_are_limited_with_and_without_a_length(auth, browser):
+    large = b"note=" + b"x" * auth.max_body
     kind = {"content-type": "application/x-www-form-urlencoded"}
     assert browser.post("/answer", content=large, headers=kind).status_code == 413
     assert browser.post("/answer", content=iter([large[:1000], large[1000:]]), headers=kind).status_code == 413
@@ -255,13 +255,13 @@ PATHS = [
 ]
 
 
-def test_no_path_leads_to_a_file(project, guard, browser):
+def test_no_path_leads_to_a_file(project, auth, browser):
     (project.folder / "project.yaml").write_text("name: SECRET")
     port = browser.base_url.port
     for path in PATHS:
-        reply = raw(port, path, f"{guard.cookie}={browser.cookies[guard.cookie]}")
+        reply = raw(port, path, f"{auth.cookie}={browser.cookies[auth.cookie]}")
         assert int(reply.split()[1]) in (400, 404, 422), path
-        for secret in (b"from __future__", b"root:", b"SECRET", b"SQLite format", guard.secret):
+        for secret in (b"from __future__", b"root:", b"SECRET", b"SQLite format", auth.secret):
             assert secret not in reply, path
 
 
@@ -291,7 +291,7 @@ def test_two_servers_started_at_once_have_one_secret(tmp_path):
 
     def make():
         gate.wait()
-        found.append(Guard.make(tmp_path).secret)
+        found.append(Auth.make(tmp_path).secret)
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:

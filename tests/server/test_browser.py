@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from labelwise.project import Project, Settings
-from labelwise.server import Guard
+from labelwise.server import Auth
 from page_stand import Suspect, running, stand
 from private_postgres import leave_out
 
@@ -93,7 +93,7 @@ def project(tmp_path, request):
 
 @pytest.fixture
 def address(project):
-    with running(project, Guard.make(project.folder)) as found:
+    with running(project, Auth.make(project.folder)) as found:
         yield found
 
 
@@ -293,7 +293,7 @@ def test_the_gallery_changes_a_label(project, anna):
     page.click("nav >> text=Gallery")
     page.wait_for_selector(".one")
     assert page.locator(".one").first.get_attribute("id") == f"row-{rows[1]}"
-    assert "95 % sure it is not cat" in page.locator(".one").first.inner_text()
+    assert "95 % sure that cat is wrong" in page.locator(".one").first.inner_text()
     page.select_option(f"#row-{rows[1]} select", "label:dog")
     page.wait_for_selector(f"#row-{rows[1]} .tag.good")
     assert labels(project)[rows[1]] == "dog"
@@ -362,9 +362,9 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(address, anna):
 
 
 def test_the_link_with_the_token_opens_the_page_and_leaves_the_address(chromium, project):
-    guard = Guard.make(project.folder, token="0123456789abcdefghij")
-    with running(project, guard) as address:
-        ben = Person(chromium, f"{address}/?token={guard.token}", "ben")
+    auth = Auth.make(project.folder, token="0123456789abcdefghij")
+    with running(project, auth) as address:
+        ben = Person(chromium, f"{address}/?token={auth.token}", "ben")
         assert ben.page.url == f"{address}/"
         row = ben.row
         ben.press("1")
@@ -372,7 +372,7 @@ def test_the_link_with_the_token_opens_the_page_and_leaves_the_address(chromium,
         ben.close()
         stranger = chromium.new_page()
         stranger.goto(address)
-        assert "needs its link" in stranger.inner_text("main")
+        assert "Open the full link" in stranger.inner_text("main")
         stranger.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from labelwise.project import Project, Settings
-from labelwise.server import Guard, make_app
+from labelwise.server import Auth, make_app
 from page_stand import Browser, running
 
 SECRET = b"the secret outside of the folder"
@@ -81,8 +81,8 @@ def project(folder):
 
 @pytest.fixture
 def browser(project):
-    guard = Guard.make(project.folder)
-    with running(project, guard) as address, Browser(address, guard) as made:
+    auth = Auth.make(project.folder)
+    with running(project, auth) as address, Browser(address, auth) as made:
         yield made
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_there(project, browser):
     assert names == {*ODD, *(f"plain{n}.png" for n in range(12)), "exif.jpg"}
     report = html.unescape(browser.get("/report").text)
     for name in ("link.png", "passwd.png", "torn.png", "page.jpg", "drawing.png", "huge.png", "empty.png"):
-        assert any(line.startswith(name) for line in project.left_out), name
+        assert any(line.startswith(name) for line in project.excluded), name
         assert name in report
 
 

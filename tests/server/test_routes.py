@@ -5,9 +5,9 @@ import re
 import pytest
 
 from labelwise.errors import SourceError, StoreError
-from labelwise.server import Guard
-from labelwise.server.card import KEYS, keyed
-from labelwise.server.phrases import reason
+from labelwise.project.store import Task
+from labelwise.server import Auth
+from labelwise.server.routes_label import CLASS_KEYS, reason, with_keys
 from page_stand import Browser, Suspect, at_work, running, stand
 
 NASTY = "<b>bold</b> <script>alert(1)</script> <svg onload=alert(2)> \" onmouseover='x' &amp; {{ 7919*7907 }}"
@@ -16,19 +16,19 @@ NASTY = "<b>bold</b> <script>alert(1)</script> <svg onload=alert(2)> \" onmouseo
 class Table:
     """A project, a server and the browsers on it."""
 
-    def __init__(self, project, guard, address):
-        self.project, self.guard, self.address = project, guard, address
+    def __init__(self, project, auth, address):
+        self.project, self.auth, self.address = project, auth, address
 
     def browser(self, name="anna"):
-        return Browser(self.address, self.guard, name)
+        return Browser(self.address, self.auth, name)
 
 
 @pytest.fixture
 def table(tmp_path, request):
     made = stand(tmp_path / "project", **getattr(request, "param", {"data": [f"text {row}" for row in range(12)]}))
-    guard = Guard.make(made.folder)
-    with running(made, guard) as address:
-        yield Table(made, guard, address)
+    auth = Auth.make(made.folder)
+    with running(made, auth) as address:
+        yield Table(made, auth, address)
     made.close()
 
 
@@ -74,7 +74,7 @@ def test_the_same_answer_sent_again_is_one_answer(table):
         assert len({row_of(reply.text) for reply in replies}) == 1
         assert sum(event.kind == "label" for event in table.project.store.events()) == 1
         other = answer(anna, first, "dog")  # from a second window
-        assert "had been answered before, with cat" in other.text
+        assert "already answered this item: cat" in other.text
         assert table.project.store.answers()[row_of(first)].value == "cat"
 
 
@@ -127,13 +127,13 @@ def test_undo_brings_the_item_back_and_is_done_once(table):
         for _ in range(2):  # the second is the same request sent again
             back = anna.post("/undo", data={"token": "undo-token-1"})
             assert row_of(back.text) == row_of(first)
-            assert "again</span>" in back.text
+            assert "undone</span>" in back.text
         assert table.project.store.answers() == {}
         assert answer(anna, back.text, "dog").is_success
         assert table.project.store.answers()[row_of(first)].value == "dog"
         assert anna.post("/undo", data={"token": "undo-token-2"}).is_success
         nothing = anna.post("/undo", data={"token": "undo-token-3"})
-        assert "no answer of yours" in nothing.text
+        assert "no answer to undo" in nothing.text
 
 
 def test_two_people_never_have_the_same_item(table):
@@ -168,7 +168,7 @@ def test_two_people_for_each_item_and_how_far_they_agree(table):
         assert "Preparing" in done or "Nothing for you" in done
         for _ in range(4):
             answer(ben, ben.get("/card").text, "cat")
-        assert "People agree on 75 % of 4 pairs" in ben.get("/status").text
+        assert "People agree in 75 % of 4 pairs" in ben.get("/status").text
         split = ben.get("/gallery", params={"kind": "split"}).text
         assert "1 item" in split
         assert "anna: dog" in split
@@ -185,11 +185,11 @@ def test_numbers(table):
         for bad in ("", "cat", "nan", "inf", "1 2"):
             reply = answer(anna, first, bad)
             assert reply.status_code == 422
-            assert "number is wanted" in reply.text
+            assert "Enter a number" in reply.text
         for unclear, plain in (("1,000", "1000"), ("-250,000", "-250000")):
             reply = answer(anna, first, unclear)
             assert reply.status_code == 422
-            assert f"two ways; write {plain}," in reply.text
+            assert f"is ambiguous. Write {plain}," in reply.text
         assert answer(anna, first, " 12,5 ").is_success
         assert table.project.store.answers()[row_of(first)].value == "12.5"
         assert anna.post(
@@ -224,13 +224,13 @@ def test_a_class_is_added_and_shown_with_a_key(table):
 
 def test_keys_are_distinct_and_leave_the_commands_alone():
     names = [f"class {number}" for number in range(40)]
-    keys = [one.key for one in keyed(names)]
+    keys = [one.key for one in with_keys(names)]
     assert keys[:10] == list("1234567890")
-    assert [one.key for one in keyed([*"0123456789", "other", "s", "B"])] == [*"0123456789", "a", "b", "c"]
+    assert [one.key for one in with_keys([*"0123456789", "other", "s", "B"])] == [*"0123456789", "a", "b", "c"]
     for count in range(40):  # one more class leaves the keys of the others alone
-        assert [one.key for one in keyed(names[:count])] == keys[:count]
+        assert [one.key for one in with_keys(names[:count])] == keys[:count]
     given = [key for key in keys if key]
-    assert len(given) == len(set(given)) == len(KEYS) == 32
+    assert len(given) == len(set(given)) == len(CLASS_KEYS) == 32
     assert not set("suzn") & set(given)
 
 
@@ -245,12 +245,14 @@ def test_many_classes_get_a_filter(table):
 def test_every_strategy_has_a_reason_and_a_test_pick_tells_nothing_of_the_model():
     from labelwise import strategies
 
+    def why(strategy, slice="chosen", **why):
+        return reason(Task("", 0, "", 2, slice, 0.0, why, strategy, "", 0.0, False))
+
     for name in strategies.names():
-        assert not reason(name, "chosen", 1, {}).startswith(f"Chosen by {name}")
-    assert reason("typiclust+badge", "chosen", 1, {}) == strategies.TypiClust.reason
-    assert reason("typiclust+badge", "chosen", 2, {}) == strategies.Badge.reason
-    assert reason("badge", "chosen", 2, {"words": "Hesitates."}) == "Hesitates."
-    assert "Hesitates" not in reason("badge", "test", 2, {"words": "Hesitates."})
+        assert not why(name).startswith(f"Chosen by {name}")
+    assert why("badge") == strategies.Badge.reason
+    assert why("badge", words="Hesitates.") == "Hesitates."
+    assert "Hesitates" not in why("badge", "test", words="Hesitates.")
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ def test_markup_inside_the_data_is_text_everywhere(table):
         answer(anna, first, NASTY)
         table.project.doubted = [Suspect(row_of(first), NASTY, NASTY, 0.9)]
         table.project.state = at_work(message=NASTY)
-        table.project.left_out = [NASTY]
+        table.project.excluded = [NASTY]
         pages = [anna.get(path).text for path in ("/", "/card", "/gallery", "/status", "/report", "/neighbours/1")]
         pages.append(anna.get("/gallery", params={"text": NASTY, "label": NASTY, "person": NASTY}).text)
         for page in pages:
@@ -306,7 +308,7 @@ def test_bad_data_is_said_on_the_page_and_in_the_log_and_the_rest_goes_on(table)
         assert "private" in picture.headers["cache-control"]
         log = (table.project.folder / "log.txt").read_text()
         assert log.count("row 0 is torn") == 1
-        assert "picture of row 1" in log
+        assert "image of row 1" in log
         assert anna.get("/gallery").status_code == 200
 
 
@@ -333,10 +335,10 @@ def test_an_error_nobody_thought_of_fails_one_request_in_words(table, monkeypatc
 
     with table.browser() as anna:
         with monkeypatch.context() as patched:
-            patched.setattr(table.project, "shown", torn)
+            patched.setattr(table.project, "view", torn)
             reply = anna.get("/card")
         assert reply.status_code == 500
-        assert "log of the project" in reply.text
+        assert "log.txt in the project folder" in reply.text
         assert "who would" not in reply.text
         assert reply.headers["x-frame-options"] == "DENY"
         assert anna.get("/card").status_code == 200
@@ -350,7 +352,7 @@ def test_a_broken_meter_costs_the_meter_alone(table, monkeypatch):
     monkeypatch.setattr(table.project, "meter", torn)
     with table.browser() as anna:
         assert anna.get("/").status_code == 200
-        assert "Too early to tell" in anna.get("/status").text
+        assert "Not measured yet" in anna.get("/status").text
     assert "meter.json cannot be read" in (table.project.folder / "log.txt").read_text()
 
 
@@ -373,8 +375,8 @@ def test_the_gallery_shows_doubted_labels_first_and_can_be_filtered(table):
         page = anna.get("/gallery").text
         assert rows_in(page)[:2] == [doubted[1], doubted[0]]
         assert set(rows_in(page)) == set(given)
-        assert "2 whose label the model doubts" in page
-        assert page.count("The model says") == 2
+        assert "2 with a label that may be wrong" in page
+        assert page.count("The model predicts") == 2
         for wanted, expected in (
             ({"label": "cat"}, set(doubted)),
             ({"kind": "unsure"}, {row for row, one in given.items() if one.kind == "unsure"}),
@@ -410,15 +412,15 @@ def test_the_gallery_shows_notes_and_who_was_unsure(table):
         row = row_of(first)
         page = anna.get("/gallery").text
         assert "anna: unsure" in page
-        assert "anna noted: too dark &lt;b&gt;here&lt;/b&gt;" in page
+        assert "Note by anna: too dark &lt;b&gt;here&lt;/b&gt;" in page
         table.project.store.change("ben", row, "label", "dog", "token-of-ben", "a tail")
         page = ben.get("/gallery").text
         assert "anna: unsure, ben: dog" in page
-        assert "ben noted: a tail" in page
+        assert "Note by ben: a tail" in page
         # A change without a note leaves the notes; an answer that is taken back takes its note with it.
         changed = anna.post("/change", data={"row": row, "choice": "label:cat", "token": "token-of-change"}).text
         assert "anna: cat, ben: dog" in changed
-        assert "anna noted: too dark" in changed
+        assert "Note by anna: too dark" in changed
         ben.post("/undo", data={"token": "token-of-undo"})
         page = anna.get("/gallery").text
         assert "a tail" not in page

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from labelwise.errors import ArgumentError
-from labelwise.project.loop.heartbeat import read_working
+from labelwise.project.loop.heartbeat import read_heartbeat
 from labelwise.server.context import write_log
 from labelwise.server.serve import link_to, listen
-from labelwise.server.supervisor import Keeper
+from labelwise.server.supervisor import Supervisor
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -25,7 +25,7 @@ def test_a_port_that_is_taken_gives_the_next_free_one():
         port = first.getsockname()[1]
         with listen("127.0.0.1", port, said.append) as second:
             assert second.getsockname()[1] > port
-            assert said == [f"Port {port} is taken; this page is at {second.getsockname()[1]}."]
+            assert said == [f"Port {port} is taken; using {second.getsockname()[1]}."]
             assert second.getsockname()[0] == "127.0.0.1"
 
 
@@ -64,33 +64,33 @@ def waited(condition, limit=20.0):
 def test_a_worker_that_dies_is_started_again_and_it_is_said(tmp_path):
     said = []
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    keeper = Keeper(tmp_path, said.append, sleeping)
-    keeper.start()
+    supervisor = Supervisor(tmp_path, said.append, sleeping)
+    supervisor.start()
     try:
-        first = keeper.pid
-        assert read_working(tmp_path).message == "starting"
+        first = supervisor.pid
+        assert read_heartbeat(tmp_path).message == "starting"
         os.kill(first, signal.SIGKILL)
-        assert waited(lambda: keeper.pid not in (None, first))
-        second = keeper.pid
-        assert said == ["The worker stopped (signal 9); it is started again at once. Labelling goes on."]
+        assert waited(lambda: supervisor.pid not in (None, first))
+        second = supervisor.pid
+        assert said == ["The worker stopped (signal 9) and restarts now. Labelling continues."]
         assert said[0] in (tmp_path / "log.txt").read_text()
         os.kill(second, signal.SIGKILL)
         assert waited(lambda: len(said) == 2)
         assert "in 1 s" in said[1]
     finally:
-        keeper.stop()
-    assert keeper.pid is None
+        supervisor.stop()
+    assert supervisor.pid is None
 
 
 def test_a_worker_that_does_not_stop_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.server.supervisor.PATIENCE", 0.2)
+    monkeypatch.setattr("labelwise.server.supervisor.STOP_SECONDS", 0.2)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('there', 'w'); time.sleep(60)"
     monkeypatch.chdir(tmp_path)
-    keeper = Keeper(tmp_path, print, [sys.executable, "-c", code])
-    keeper.start()
+    supervisor = Supervisor(tmp_path, print, [sys.executable, "-c", code])
+    supervisor.start()
     assert waited(lambda: (tmp_path / "there").exists())
-    pid = keeper.pid
-    keeper.stop()
+    pid = supervisor.pid
+    supervisor.stop()
     assert not Path(f"/proc/{pid}").exists()
 
 

@@ -15,7 +15,7 @@ from labelwise.cli.select import MAX_MEMORY
 
 if TYPE_CHECKING:
     from labelwise.project import Project, Settings
-    from labelwise.project.data.features import Say
+    from labelwise.project.data.features import OnProgress
 
 HOST = typer.Option("127.0.0.1", help="Address the page listens on. Elsewhere than here it asks for a token.")
 PORT = typer.Option(8765, help="Port of the page; a taken one gives the next free one.")
@@ -109,7 +109,7 @@ def settings_of(
     """The settings of a new project, from what was asked for and what is found at `path`."""
     from labelwise.errors import ArgumentError
     from labelwise.project.data.source import recognise
-    from labelwise.project.project import checked_address
+    from labelwise.project.project import check_store_address
     from labelwise.project.settings import Settings, new_classes
 
     found = recognise(path, text, _listed(features))
@@ -131,7 +131,7 @@ def settings_of(
         test_share=test_share,
         recipe=recipe or usual,
         seed=seed,
-        store=checked_address(store) if store else "",
+        store=check_store_address(store) if store else "",
         max_memory=max_memory or "",
     )
 
@@ -148,17 +148,18 @@ def make(where: Path, settings: Settings) -> Project:
         raise Stopped from None
     rows = {"image": "images", "text": "texts", "table": "rows"}[settings.kind]
     typer.echo(
-        f"Project {where}: {len(made.pool):,} {rows}, features by {made.about.encoder} ({made.about.width} columns)."
+        f"Project {where}: {len(made.pool):,} {rows}, "
+        f"{made.feature_info.width} features each by {made.feature_info.encoder}."
     )
-    if made.about.better:
-        typer.echo(f"  {made.about.better}")
-    if made.left_out:
-        were = "was" if len(made.left_out) == 1 else "were"
+    if made.feature_info.better:
+        typer.echo(f"  {made.feature_info.better}")
+    if made.excluded:
+        were = "was" if len(made.excluded) == 1 else "were"
         typer.secho(
-            f"  {len(made.left_out)} could not be used and {were} left out; the list is in {where / 'left-out.txt'}:",
+            f"  {len(made.excluded)} could not be used and {were} left out; the list is in {where / 'left-out.txt'}:",
             fg="yellow",
         )
-        for line in made.left_out[:3]:
+        for line in made.excluded[:3]:
             typer.echo(f"    {line}")
     if settings.task == "classify" and not settings.classes:
         typer.echo("  No classes were named; add them on the page.")
@@ -186,10 +187,10 @@ def _opened(folder: Path, max_memory: str | None = None) -> Project:
     """The project in `folder`, its features computed again where they are gone; with a new limit, if one is given."""
     from labelwise.errors import LabelwiseError
     from labelwise.project import Project
-    from labelwise.project.data.restore_features import renew
+    from labelwise.project.data.restore_features import restore_features
 
     with _display() as say:
-        if renew(folder, say):
+        if restore_features(folder, say):
             typer.echo("The features of the project were gone, and were computed again.")
     project = Project.open(folder)
     if max_memory is not None:
@@ -241,7 +242,7 @@ def _listed(names: str | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def _display() -> Iterator[Say]:
+def _display() -> Iterator[OnProgress]:
     """A progress display on a terminal; a line for each step elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

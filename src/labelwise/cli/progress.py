@@ -8,7 +8,7 @@ from types import TracebackType
 WAIT = 2.0  # seconds before anything is shown
 
 
-class Shown:
+class ProgressBar:
     """Shows how many picks are made; a function of (done, total), as `progress=` of `lw.select` takes it."""
 
     def __init__(self, text: str, total: int):
@@ -27,7 +27,7 @@ class Shown:
         self.done, self.total = done, total
         self._bar.update(self._task, completed=done, total=total)
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> ProgressBar:
         if self._console.is_terminal:
             self._timer.start()
         return self

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.cli.progress import Shown
+    from labelwise.cli.progress import ProgressBar
     from labelwise.selection import Selection
 
 MAX_MEMORY = "What a selection may hold beside data and model: 4GB, 512MB. Too small is refused, with what works."
@@ -68,10 +68,10 @@ def select(
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
 
     from labelwise.arrays import select as choose
-    from labelwise.cli.progress import Shown
+    from labelwise.cli.progress import ProgressBar
 
     rows = max((len(array) for array in arrays.values() if array.ndim), default=0)
-    with Shown(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as shown, _resumable(folder, shown):
+    with ProgressBar(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as bar, _resumable(folder, bar):
         picks = choose(
             strategy,
             k,
@@ -89,7 +89,7 @@ def select(
             engine=engine,
             folder=folder,
             max_memory=max_memory,
-            progress=shown,
+            progress=bar,
         )
     if out is None:
         typer.echo(_csv(picks), nl=False)
@@ -101,12 +101,12 @@ def select(
 
 
 @contextmanager
-def _resumable(folder: Path | None, shown: Shown) -> Iterator[None]:
+def _resumable(folder: Path | None, bar: ProgressBar) -> Iterator[None]:
     """Says after Ctrl-C how far it was and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"stopped at {shown.done:,} of {shown.total:,}", err=True)
+        typer.echo(f"stopped at {bar.done:,} of {bar.total:,}", err=True)
         if folder is not None and (folder / "progress.json").exists():
             typer.echo(f"the same command goes on from what {folder} keeps", err=True)
         elif folder is not None:

@@ -19,25 +19,26 @@ def status(
     from labelwise.project import Project
 
     with closing(Project.open(project)) as opened:
-        progress, working, meter = opened.store.progress(), opened.working(), opened.meter()
+        progress, working, meter = opened.store.progress(), opened.heartbeat(), opened.meter()
         found = opened.suspects()
         if as_json:
             said = {
                 "project": str(project),
                 "settings": asdict(opened.settings),
-                "encoder": opened.about.encoder,
+                "encoder": opened.feature_info.encoder,
                 "progress": asdict(progress),
                 "working": asdict(working),
                 "meter": None if meter is None else asdict(meter),
                 "suspects": len(found),
-                "left_out": len(opened.left_out),
+                "left_out": len(opened.excluded),
                 "warnings": list(opened.warnings),
             }
             typer.echo(json.dumps(said, indent=1, ensure_ascii=False))
             return
         settings = opened.settings
         typer.echo(
-            f"{settings.name}: {len(opened.pool):,} {settings.kind} rows, {opened.about.encoder}, {settings.recipe}"
+            f"{settings.name}: {len(opened.pool):,} {settings.kind} rows, encoder {opened.feature_info.encoder}, "
+            f"recipe {settings.recipe}"
         )
         typer.echo(f"  labels   {progress.labels:,} by {progress.people} people" + _pace(progress.median_seconds))
         typer.echo(f"  round    {progress.round}: {progress.answered} of {progress.picks} picks answered")
@@ -46,8 +47,8 @@ def status(
         for place, line in enumerate(meter.words if meter is not None else ["nothing measured yet."]):
             typer.echo(f"  {'meter ' if place == 0 else '      '}   {line}")
         typer.echo(f"  suspects {len(found)} labels that may be wrong" + (", see the page" if found else ""))
-        if opened.left_out:
-            typer.echo(f"  left out {len(opened.left_out)}, see {project / 'left-out.txt'}")
+        if opened.excluded:
+            typer.echo(f"  left out {len(opened.excluded)}, see {project / 'left-out.txt'}")
         for line in opened.warnings:
             typer.secho(f"  warning  {line}", fg="yellow")
         typer.echo(f"Go on with: labelwise resume {project}")

@@ -1,31 +1,31 @@
-"""Project: a folder of data, the people who label it, and the worker that trains and chooses beside them."""
+"""A labelling project: a folder with data, the answers of people, and a worker that trains and chooses."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelwise.project.loop.heartbeat import Working as Working
+    from labelwise.project.loop.heartbeat import Heartbeat as Heartbeat
     from labelwise.project.loop.suspects import Suspect as Suspect
-    from labelwise.project.meter.reading import Meter as Meter
+    from labelwise.project.meter.meter import Meter as Meter
     from labelwise.project.project import Neighbour as Neighbour
     from labelwise.project.project import Project as Project
-    from labelwise.project.project import Shown as Shown
+    from labelwise.project.project import RowView as RowView
     from labelwise.project.settings import Settings as Settings
 
-# Looked up on first use: the store alone must not import torch.
-_HOME = {
+# Imported on first use: the store alone must not import torch.
+_MODULES = {
     "Project": "labelwise.project.project",
     "Settings": "labelwise.project.settings",
-    "Shown": "labelwise.project.project",
+    "RowView": "labelwise.project.project",
     "Neighbour": "labelwise.project.project",
-    "Working": "labelwise.project.loop.heartbeat",
+    "Heartbeat": "labelwise.project.loop.heartbeat",
     "Suspect": "labelwise.project.loop.suspects",
-    "Meter": "labelwise.project.meter.reading",
+    "Meter": "labelwise.project.meter.meter",
 }
-__all__ = [*_HOME]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'labelwise.project' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

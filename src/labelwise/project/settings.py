@@ -15,7 +15,7 @@ from labelwise.io.sizes import parse_size
 
 VERSION = 1
 FILE = "project.yaml"
-LONGEST_CLASS = 100
+MAX_CLASS_NAME = 100
 
 Kind = Literal["image", "text", "table"]
 Task = Literal["classify", "regress"]
@@ -105,8 +105,8 @@ def checked_classes(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
 def class_name(text: str) -> str:
     """A class as it is kept: one line, not empty, not long."""
     name = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if not name or len(name) > LONGEST_CLASS:
-        raise ArgumentError(f"A class has a name of 1 to {LONGEST_CLASS} characters; found {len(name)}.")
+    if not name or len(name) > MAX_CLASS_NAME:
+        raise ArgumentError(f"A class has a name of 1 to {MAX_CLASS_NAME} characters; found {len(name)}.")
     return name
 
 

@@ -1,4 +1,4 @@
-"""The application: routes behind the fence, static files, and errors as plain text that says what to do."""
+"""The application: routes behind the middleware, static files, and errors as plain text that says what to do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from labelwise.errors import LabelwiseError
-from labelwise.server.auth import Guard
-from labelwise.server.context import HERE, Desk
-from labelwise.server.middleware import Fence
+from labelwise.server.auth import Auth
+from labelwise.server.context import PACKAGE, Context
+from labelwise.server.middleware import AuthMiddleware
 from labelwise.server.routes_gallery import gallery_routes
 from labelwise.server.routes_label import label_routes
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from labelwise.project import Project
 
 
-def make_app(project: Project, guard: Guard) -> FastAPI:
-    """The labelling page of `project`, which lets in whom `guard` lets in."""
+def make_app(project: Project, auth: Auth) -> FastAPI:
+    """The labelling page of `project`, for everyone whom `auth` admits."""
     app = FastAPI(title="Labelwise", docs_url=None, redoc_url=None, openapi_url=None)
-    desk = Desk(project, guard)
-    app.include_router(label_routes(desk))
-    app.include_router(gallery_routes(desk))
-    app.mount("/static", StaticFiles(directory=HERE / "static"))
+    context = Context(project, auth)
+    app.include_router(label_routes(context))
+    app.include_router(gallery_routes(context))
+    app.mount("/static", StaticFiles(directory=PACKAGE / "static"))
 
     @app.get("/favicon.ico")
     def icon() -> Response:
-        """Browsers ask for it by this name whatever a page says: for files shown alone, and before a page is read."""
-        return FileResponse(HERE / "static" / "icon.png", media_type="image/png")
+        """Browsers ask for this name whatever a page says: for single files, and before a page is read."""
+        return FileResponse(PACKAGE / "static" / "icon.png", media_type="image/png")
 
-    app.add_middleware(Fence, guard=guard, log=desk.log)
+    app.add_middleware(AuthMiddleware, auth=auth, log=context.log)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
         fields = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
-        return PlainTextResponse(f"This request cannot be read; look at: {fields}.", 422)
+        return PlainTextResponse(f"This request is not valid. Check: {fields}.", 422)
 
     @app.exception_handler(HTTPException)
     def refused(request: Request, error: HTTPException) -> Response:
@@ -47,7 +47,7 @@ def make_app(project: Project, guard: Guard) -> FastAPI:
 
     @app.exception_handler(LabelwiseError)
     def known(request: Request, error: LabelwiseError) -> Response:
-        desk.log(f"{request.method} {request.url.path}: {error}")
+        context.log(f"{request.method} {request.url.path}: {error}")
         return PlainTextResponse(str(error), 503)
 
     return app

@@ -1,4 +1,4 @@
-"""Desk: what every route works with: the project, its guard, the templates and the log."""
+"""Context: what every route works with, namely the project, the auth rules, the templates and the log."""
 
 from __future__ import annotations
 
@@ -13,63 +13,75 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from labelwise.errors import LabelwiseError
 from labelwise.io.files import append_log
-from labelwise.server import phrases
-from labelwise.server.auth import Guard, Session
+from labelwise.server.auth import Auth, Session
 
 if TYPE_CHECKING:
-    from labelwise.project import Project
+    from labelwise.project import Project, RowView
 
-HERE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
 
 
 def templates() -> jinja2.Environment:
-    """The templates of the package. Everything put into them is escaped; a name that is missing is an error."""
-    pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
+    """The page templates. Every value is escaped; a missing name is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PACKAGE / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters.update({"number": phrases.number, "ago": phrases.ago})
-    return pages
+    environment.filters["number"] = _number
+    return environment
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "none" if value is None or value != value else f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True)
-class Desk:
+class Context:
     """One project on the page."""
 
     project: Project
-    guard: Guard
-    pages: jinja2.Environment = field(default_factory=templates)
-    told: set[str] = field(default_factory=set)
+    auth: Auth
+    templates: jinja2.Environment = field(default_factory=templates)
+    logged: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def page(
         self, request: Request, name: str, values: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] = {}
     ) -> HTMLResponse:
-        """A template filled in, for this request's person."""
+        """Render a template for the person of this request."""
         session = session_of(request)
-        known = {"who": session.who, "csrf": self.guard.csrf(session), "settings": self.project.settings}
-        return HTMLResponse(self.pages.get_template(name).render({**known, **values}), status, dict(headers))
+        known = {"who": session.who, "csrf": self.auth.csrf(session), "settings": self.project.settings}
+        return HTMLResponse(self.templates.get_template(name).render({**known, **values}), status, dict(headers))
+
+    def view(self, row: int) -> tuple[RowView | None, str]:
+        """A row to show; or None and what is wrong with it, which is also logged."""
+        try:
+            return self.project.view(row), ""
+        except (LabelwiseError, OSError) as error:
+            self.log(f"row {row} cannot be shown: {error}", once=True)
+            return None, str(error)
 
     def log(self, text: str, once: bool = False) -> None:
-        """A line into the project's log.txt; `once`: not again while this server runs."""
+        """Add a line to the project's log.txt; with `once`, not again while this server runs."""
         with self.lock:
-            if once and text in self.told:
+            if once and text in self.logged:
                 return
-            self.told.add(text)
-            with contextlib.suppress(OSError):  # a full disk: the person must still be told, and is by the caller
+            self.logged.add(text)
+            with contextlib.suppress(OSError):  # a full disk must not hide the error from the person, who sees it too
                 write_log(self.project.folder, text)
 
 
 def write_log(folder: Path, text: str) -> None:
-    """A line with the time at the end of the log of the project in `folder`."""
+    """Add a line with the time to the log of the project in `folder`."""
     append_log(folder / "log.txt", f"page: {' '.join(text.split())}")
 
 
 def session_of(request: Request) -> Session:
-    """The session that the fence found or began."""
+    """The browser session that the middleware found or started."""
     session: Session = request.state.session
     return session

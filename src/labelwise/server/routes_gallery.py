@@ -1,11 +1,11 @@
-"""Routes of the gallery: what was labelled, the labels most likely to be wrong first, and changing one of them."""
+"""Routes of the gallery: labelled items, with the labels most likely to be wrong first, and changing one of them."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
@@ -13,21 +13,20 @@ from fastapi import APIRouter, Form, HTTPException, Query, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 
 from labelwise.errors import LabelwiseError
-from labelwise.server.answer_history import Said, said
-from labelwise.server.card import keyed, look
-from labelwise.server.context import Desk, session_of
-from labelwise.server.routes_label import LONGEST_NOTE, checked, named
+from labelwise.server.context import Context, session_of
+from labelwise.server.routes_label import MAX_NOTE, check_answer, person, with_keys
 
 if TYPE_CHECKING:
     from labelwise.project import Suspect
-    from labelwise.project.store import Answer
+    from labelwise.project.store import Answer, Event
 
-ON_A_PAGE = 48
+PAGE_SIZE = 48
+_NO_LABEL = {"skip": "skipped", "unsure": "unsure"}
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is looked for: a class ('' any), an answer of a kind, a person, a slice, and a text in the item."""
+class Filter:
+    """What to show: a class, a kind of answer, a person, a slice and a text; "" is any."""
 
     label: str = ""
     kind: str = ""
@@ -37,13 +36,22 @@ class Wanted:
     page: int = 1
 
     def query(self, page: int) -> str:
-        """The same search at another page, as the end of an address."""
+        """The query string of the same filter at another page."""
         pairs = {"label": self.label, "kind": self.kind, "person": self.person, "slice": self.slice, "text": self.text}
         return urlencode({**{name: value for name, value in pairs.items() if value}, "page": page})
 
 
-def gallery_routes(desk: Desk) -> APIRouter:
-    """All routes of the gallery on `desk`."""
+@dataclass
+class RowHistory:
+    """The answers and notes of one row."""
+
+    answers: dict[str, str] = field(default_factory=dict)  # by person: the label, "unsure" or "skipped"
+    unclear: set[str] = field(default_factory=set)  # people whose last answer is no label
+    notes: list[tuple[str, str]] = field(default_factory=list)  # (person, note), the oldest first
+
+
+def gallery_routes(context: Context) -> APIRouter:
+    """All routes of the gallery."""
     routes = APIRouter()
 
     @routes.get("/gallery")
@@ -58,10 +66,10 @@ def gallery_routes(desk: Desk) -> APIRouter:
     ) -> Response:
         if not session_of(request).who:
             return RedirectResponse("/", 303)
-        wanted = Wanted(label, kind, person, slice, text.strip(), page)
-        values = {**found(desk, wanted), "wanted": wanted, "here": "gallery", **_choices(desk)}
-        whole = request.headers.get("hx-target") != "found"
-        return desk.page(request, "gallery.html" if whole else "found.html", values)
+        wanted = Filter(label, kind, person, slice, text.strip(), page)
+        values = {**_results(context, wanted), "filter": wanted, "here": "gallery", **_menus(context)}
+        template = "found.html" if request.headers.get("hx-target") == "found" else "gallery.html"
+        return context.page(request, template, values)
 
     @routes.post("/change")
     def change(
@@ -69,117 +77,129 @@ def gallery_routes(desk: Desk) -> APIRouter:
         row: Annotated[int, Form()],
         choice: Annotated[str, Form(max_length=200)],
         token: Annotated[str, Form(min_length=8, max_length=100)],
-        note: Annotated[str, Form(max_length=LONGEST_NOTE)] = "",
+        note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
     ) -> Response:
-        who = named(request)
-        kind, value = _read(choice)
+        who, store = person(request), context.project.store
+        # A menu sends skip, unsure or label:NAME; a number field sends the number.
+        kind, value = (choice, "") if choice in _NO_LABEL else ("label", choice.removeprefix("label:"))
         try:
-            wanted = checked(desk, kind, value)
-            desk.project.store.change(who, row, kind, wanted, token, note.strip())  # type: ignore[arg-type]
+            label = check_answer(context, kind, value)
+            store.change(who, row, kind, label, token, note.strip())  # type: ignore[arg-type]
         except LabelwiseError as error:
             return PlainTextResponse(str(error), 422)
-        answer = desk.project.store.answers().get(row)
+        answer = store.answers().get(row)
         if answer is None:
             raise HTTPException(404, f"Row {row} has no answer.")
-        told = said(desk.project.store.events())
-        values = {"one": _one(desk, answer, _suspects(desk), told), "changed": True, **_choices(desk)}
-        return desk.page(request, "one.html", values)
+        item = _item(context, answer, _suspects(context), row_histories(store.events()))
+        return context.page(request, "one.html", {"item": item, "changed": True, **_menus(context)})
 
     return routes
 
 
-def _read(choice: str) -> tuple[str, str]:
-    """What a menu or a number field of the gallery sends: skip, unsure, label:NAME, or a number."""
-    if choice in ("skip", "unsure"):
-        return choice, ""
-    return "label", choice.removeprefix("label:")
+def row_histories(events: Iterable[Event]) -> dict[int, RowHistory]:
+    """Answers and notes by row; what was undone is left out.
+
+    The last answer of a person counts. Notes stay when the person answers again, because a change in the gallery comes
+    without one.
+    """
+    history = list(events)
+    undone = {event.undoes for event in history if event.undoes is not None}
+    found: dict[int, RowHistory] = {}
+    for event in history:
+        if event.row is None or event.kind in ("undo", "class") or event.seq in undone:
+            continue
+        row = found.setdefault(event.row, RowHistory())
+        if event.kind != "note":
+            row.answers[event.who] = _NO_LABEL.get(event.kind, event.value or "")
+            (row.unclear.add if event.kind in _NO_LABEL else row.unclear.discard)(event.who)
+        if event.note and (event.who, event.note) not in row.notes:
+            row.notes.append((event.who, event.note))
+    return found
 
 
-def found(desk: Desk, wanted: Wanted) -> dict[str, Any]:
-    """The answers that fit, suspects first and then the latest first; one page of them."""
-    suspects = _suspects(desk)
-    own = _touched(desk, wanted.person) if wanted.person else None
-    answers = [one for one in desk.project.store.answers().values() if own is None or one.row in own]
-    fit = [answer for answer in answers if _fits(desk, answer, wanted)]
-    fit.sort(key=lambda answer: -answer.seq)
-    fit.sort(key=lambda answer: -_doubt(suspects.get(answer.row), answer))  # stable: the latest first among equals
-    pages = max(1, -(-len(fit) // ON_A_PAGE))
+def _results(context: Context, wanted: Filter) -> dict[str, Any]:
+    """One page of the answers that match: suspects first, then the latest first."""
+    store, suspects = context.project.store, _suspects(context)
+    events = store.events()
+    touched = {event.row for event in events if event.who == wanted.person}
+    found = [
+        answer
+        for answer in store.answers().values()
+        if (not wanted.person or answer.row in touched) and _matches(context, answer, wanted)
+    ]
+    doubt = {answer.row: _doubt(suspects.get(answer.row), answer) for answer in found}
+    found.sort(key=lambda answer: (-doubt[answer.row], -answer.seq))
+    pages = max(1, -(-len(found) // PAGE_SIZE))
     page = min(wanted.page, pages)
-    shown = fit[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]
-    told = said(desk.project.store.events())
+    histories = row_histories(events)
+    shown = found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
     return {
-        "all": len(fit),
+        "total": len(found),
         "page": page,
         "pages": pages,
-        "ones": [_one(desk, answer, suspects, told) for answer in shown],
-        "suspected": sum(_doubt(suspects.get(answer.row), answer) >= 0 for answer in fit),
+        "items": [_item(context, answer, suspects, histories) for answer in shown],
+        "suspected": sum(value >= 0 for value in doubt.values()),
         "changed": False,
     }
 
 
-def _suspects(desk: Desk) -> Mapping[int, Suspect]:
+def _suspects(context: Context) -> Mapping[int, Suspect]:
     try:
-        return {suspect.row: suspect for suspect in desk.project.suspects()}
+        return {suspect.row: suspect for suspect in context.project.suspects()}
     except LabelwiseError as error:
-        desk.log(f"suspects: {error}", once=True)
+        context.log(f"suspects: {error}", once=True)
         return {}
 
 
 def _doubt(suspect: Suspect | None, answer: Answer) -> float:
-    """How sure the model is that this label is wrong; -1 when it is not suspected, or was changed since."""
-    if suspect is None or answer.value is None or not _same(suspect.label, answer.value):
+    """How sure the model is that this label is wrong; -1 when it is not suspect, or was changed since."""
+    if suspect is None or answer.value is None or not _same_label(suspect.label, answer.value):
         return -1.0
     return float(suspect.confidence)
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether two labels are one; numbers may be written in two ways."""
+def _same_label(first: str, second: str) -> bool:
     try:
-        return one == other or math.isclose(float(one), float(other), rel_tol=1e-4)
+        return first == second or math.isclose(float(first), float(second), rel_tol=1e-4)
     except ValueError:
         return False
 
 
-def _fits(desk: Desk, answer: Answer, wanted: Wanted) -> bool:
+def _matches(context: Context, answer: Answer, wanted: Filter) -> bool:
     if wanted.label and wanted.label != answer.value and wanted.label not in answer.votes.values():
         return False
     if wanted.kind and wanted.kind != answer.kind:
         return False
     if wanted.slice and wanted.slice != (answer.slice or "import"):
         return False
-    return not wanted.text or wanted.text.casefold() in _searched(desk, answer.row)
+    if not wanted.text:
+        return True
+    view, _ = context.view(answer.row)
+    if view is None:
+        return False
+    fields = [f"{name} {value}" for name, value in view.fields or ()]
+    return wanted.text.casefold() in "\n".join([view.title, view.text or "", *fields]).casefold()
 
 
-def _touched(desk: Desk, person: str) -> set[int]:
-    """Rows this person has answered, skipped or found unclear."""
-    return {one.row for one in desk.project.store.events() if one.who == person and one.row is not None}
-
-
-def _searched(desk: Desk, row: int) -> str:
-    """All words of an item, for the search."""
-    shown, _ = look(desk, row)
-    if shown is None:
-        return ""
-    fields = [f"{name} {value}" for name, value in shown.fields or ()]
-    return "\n".join([shown.title, shown.text or "", *fields]).casefold()
-
-
-def _one(desk: Desk, answer: Answer, suspects: Mapping[int, Suspect], told: Mapping[int, Said]) -> dict[str, Any]:
-    shown, broken = look(desk, answer.row)
+def _item(
+    context: Context, answer: Answer, suspects: Mapping[int, Suspect], histories: Mapping[int, RowHistory]
+) -> dict[str, Any]:
+    """The values of `one.html` for one answer."""
+    view, error = context.view(answer.row)
     suspect = suspects.get(answer.row)
-    doubt = _doubt(suspect, answer)
     return {
         "answer": answer,
-        "shown": shown,
-        "broken": broken,
-        "suspect": suspect if doubt >= 0 else None,
-        "said": told.get(answer.row, Said()),
+        "view": view,
+        "error": error,
+        "suspect": suspect if _doubt(suspect, answer) >= 0 else None,
+        "history": histories.get(answer.row, RowHistory()),
         "token": secrets.token_urlsafe(12),
     }
 
 
-def _choices(desk: Desk) -> dict[str, Any]:
-    """What the filters and the menus of the gallery offer."""
-    store = desk.project.store
+def _menus(context: Context) -> dict[str, Any]:
+    """The choices of the filters and menus."""
+    store = context.project.store
     people = sorted({event.who for event in store.events() if event.kind in ("label", "skip", "unsure")})
-    return {"classes": keyed(store.classes()), "persons": people, "regress": desk.project.settings.task == "regress"}
+    regress = context.project.settings.task == "regress"
+    return {"classes": with_keys(store.classes()), "persons": people, "regress": regress}

@@ -1,4 +1,4 @@
-"""Keeper: keeps the worker process alive beside the page. A worker that dies is started again, and it is said."""
+"""Supervisor: keeps the worker process running next to the page, and restarts it when it dies."""
 
 from __future__ import annotations
 
@@ -11,41 +11,39 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from labelwise.project.loop.heartbeat import Working
+from labelwise.project.loop.heartbeat import Heartbeat
 from labelwise.server.context import write_log
 
-LONG_ENOUGH = 60.0  # seconds a worker must have lived for its death to be a first one again
-PATIENCE = 10.0  # seconds a worker gets to stop by itself
+STABLE_SECONDS = 60.0  # a worker that lived this long resets the count of failures
+STOP_SECONDS = 10.0  # time a worker gets to stop by itself
 
 
-class Keeper:
-    """The worker of the project in `folder`, watched from a thread."""
+class Supervisor:
+    """Runs and watches the worker of the project in `folder`. `notify` gets a line when the worker is restarted."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], command: Sequence[str] | None = None) -> None:
+    def __init__(self, folder: Path, notify: Callable[[str], None], command: Sequence[str] | None = None) -> None:
         self._folder = folder
-        self._say = say
-        self._command = list(
-            command
-            or (sys.executable, "-m", "labelwise.project.loop.worker", str(folder), "--parent", str(os.getpid()))
-        )
-        self._ending = threading.Event()
+        self._notify = notify
+        worker = (sys.executable, "-m", "labelwise.project.loop.worker", str(folder), "--parent", str(os.getpid()))
+        self._command = list(command or worker)
+        self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     @property
     def pid(self) -> int | None:
-        """The number of the worker's process, while there is one."""
+        """The process id of the worker; None while it does not run."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
         """Start the worker and watch it."""
-        self._process = self._begin()
+        self._process = self._spawn()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the worker, in peace if it can be had."""
-        self._ending.set()
+        """Terminate the worker; kill it if it does not stop in time."""
+        self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
         process = self._process
@@ -53,42 +51,39 @@ class Keeper:
             return
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
-    def _begin(self) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C in the terminal is for us alone, and we stop it.
-        begun = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
-        # It takes seconds until it speaks for itself; the page must not call it dead meanwhile.
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C in the terminal reaches the page only, which then stops the worker.
+        process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+        # The worker needs seconds until its first heartbeat; the page must not call it dead meanwhile.
         now = time.time()
-        with contextlib.suppress(OSError):  # a full disk must not end the watch
-            Working("choosing", "starting", now, 0, begun.pid, now).write(self._folder)
-        return begun
+        with contextlib.suppress(OSError):  # a full disk must not end the supervisor
+            Heartbeat("choosing", "starting", now, 0, process.pid, now).write(self._folder)
+        return process
 
     def _watch(self) -> None:
-        deaths, began = 0, time.monotonic()
-        while not self._ending.wait(0.2):
+        failures, started = 0, time.monotonic()
+        while not self._stopping.wait(0.2):
             process = self._process
             assert process is not None, "started before it is watched"
             code = process.poll()
             if code is None:
                 continue
-            deaths = 1 if time.monotonic() - began > LONG_ENOUGH else deaths + 1
-            pause = min(2.0 ** (deaths - 1) - 1, 30.0)  # at once, then more and more patiently
-            again = "at once" if pause == 0 else f"in {pause:.0f} s"
-            self._tell(f"The worker stopped ({_how(code)}); it is started again {again}. Labelling goes on.")
-            if self._ending.wait(pause):
+            failures = 1 if time.monotonic() - started > STABLE_SECONDS else failures + 1
+            delay = min(2.0 ** (failures - 1) - 1, 30.0)
+            when = "now" if delay == 0 else f"in {delay:.0f} s"
+            cause = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self._report(f"The worker stopped ({cause}) and restarts {when}. Labelling continues.")
+            if self._stopping.wait(delay):
                 return
-            began = time.monotonic()
-            self._process = self._begin()
+            started = time.monotonic()
+            self._process = self._spawn()
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         with contextlib.suppress(OSError):
             write_log(self._folder, text)
-        self._say(text)
-
-
-def _how(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._notify(text)

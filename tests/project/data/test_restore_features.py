@@ -19,8 +19,8 @@ from labelwise.cli.bench import _last_words
 from labelwise.cli.interrupted import Stopped
 from labelwise.errors import ArgumentError, LabelwiseError, SourceError, StoreError
 from labelwise.project import Project, Settings
-from labelwise.project.data.restore_features import renew
-from labelwise.project.project import checked_address
+from labelwise.project.data.restore_features import restore_features
+from labelwise.project.project import check_store_address
 from labelwise.project.settings import new_classes
 
 WORDS = ["cat", "dog", "sun", "rain", "tree", "stone", "car", "bird"]
@@ -42,11 +42,11 @@ def quiet(text: str, done: int, total: int) -> None:
 
 def test_features_that_are_gone_are_computed_again(folder: Path) -> None:
     before = np.load(folder / "features" / "features.npy")
-    assert not renew(folder, quiet)
+    assert not restore_features(folder, quiet)
     shutil.rmtree(folder / "features")
-    with pytest.raises(StoreError, match="`labelwise resume` makes it again"):
+    with pytest.raises(StoreError, match="`labelwise resume` computes it again"):
         Project.open(folder)
-    assert renew(folder, quiet)
+    assert restore_features(folder, quiet)
     np.testing.assert_array_equal(np.load(folder / "features" / "features.npy"), before)
     Project.open(folder).close()
 
@@ -66,10 +66,10 @@ def test_a_table_of_other_values_in_the_same_places_is_refused_also_without_feat
     shutil.rmtree(folder / "features")
     table.write_text(before.replace("cat", "cow"))
     with pytest.raises(SourceError, match="has changed since the project was made"):
-        renew(folder, quiet)
+        restore_features(folder, quiet)
     assert not (folder / "features").exists()
     table.write_text(before)
-    assert renew(folder, quiet)
+    assert restore_features(folder, quiet)
     Project.open(folder).close()
     table.write_text(before.replace("cat", "cow"))
     with pytest.raises(SourceError, match="has changed since the project was made"):
@@ -80,7 +80,7 @@ def test_a_project_of_before_the_fingerprint_was_kept_still_opens(folder: Path) 
     without_fingerprint(folder)
     Project.open(folder).close()
     shutil.rmtree(folder / "features")
-    assert renew(folder, quiet)
+    assert restore_features(folder, quiet)
     Project.open(folder).close()
     table = folder.parent / "texts.csv"
     table.write_text(table.read_text().replace("cat", "cow"))
@@ -115,8 +115,8 @@ def test_features_of_other_rows_are_not_taken(folder: Path) -> None:
     with (folder.parent / "texts.csv").open("a") as file:
         file.write("one more,1\n")
     for _ in range(2):  # what was computed of the wrong rows does not stay
-        with pytest.raises(SourceError, match="other rows than the project"):
-            renew(folder, quiet)
+        with pytest.raises(SourceError, match="does not have the 12 rows"):
+            restore_features(folder, quiet)
 
 
 def test_features_that_do_not_fit_the_models_are_not_taken(folder: Path) -> None:
@@ -124,15 +124,15 @@ def test_features_that_do_not_fit_the_models_are_not_taken(folder: Path) -> None
     home.mkdir(parents=True)
     np.savez(home / "model.npz", weight=np.zeros((2, 999)), bias=np.zeros(2), classes='["a", "b"]', labels=3)
     shutil.rmtree(folder / "features")
-    with pytest.raises(StoreError, match="999 columns"):
-        renew(folder, quiet)
+    with pytest.raises(StoreError, match="999 features"):
+        restore_features(folder, quiet)
 
 
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda path: path.unlink(), "put it back from a copy"),
-        (lambda path: path.write_bytes(b""), "Put it back from a copy"),
+        (lambda path: path.unlink(), "restore it from a backup"),
+        (lambda path: path.write_bytes(b""), "Restore it from a backup"),
         (lambda path: path.write_bytes(b"rubbish" * 900), "is damaged"),
         (lambda path: os.truncate(path, 9000), "is damaged"),
     ],
@@ -196,7 +196,7 @@ def test_ctrl_c_while_a_project_is_made_says_that_it_can_go_on(
 
 def test_a_store_that_cannot_be_is_refused_before_features_are_computed(folder: Path) -> None:
     with pytest.raises(ArgumentError, match="--store is postgresql://"):
-        checked_address("mysql://host/x")
+        check_store_address("mysql://host/x")
     settings = Settings(name="t", kind="text", source="../texts.csv", text="body", store="env:LABELWISE_NO_SUCH_NAME")
     with pytest.raises(StoreError, match="which is not set"):
         Project.create(folder.parent / "q", settings)
@@ -216,7 +216,7 @@ def test_a_run_keeps_to_its_folder_and_failures_say_all_their_words(tmp_path: Pa
 def test_a_store_that_cannot_be_written_is_not_taken_for_one_that_is_there(folder: Path) -> None:
     (folder.parent / "q" / "store.db").mkdir(parents=True)
     settings = Settings(name="t", kind="text", source="../texts.csv", text="body", encoder="words")
-    with pytest.raises(StoreError, match="could not do what was asked"):
+    with pytest.raises(StoreError, match="failed: unable to open"):
         Project.create(folder.parent / "q", settings)
 
 

@@ -21,11 +21,11 @@ from labelwise.cli import app
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.project import Project, Settings
 from labelwise.project.exchange.changes import apply, plan
-from labelwise.project.exchange.csv_cells import guarded, restored
 from labelwise.project.exchange.entries import ballots, entries
 from labelwise.project.exchange.export import export
-from labelwise.project.exchange.file_names import Names, safe_name
+from labelwise.project.exchange.folders import Names, safe_name
 from labelwise.project.exchange.read_labels import read_labels
+from labelwise.project.exchange.tables import guarded, restored
 from labelwise.project.store import Pick, Round
 
 CLASSES = ("cat", "=dog", "../up", "Cat")
@@ -141,7 +141,7 @@ def test_parquet_has_types(words: Project, tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "labels.parquet").to_pydict()
     assert table["id"] == rows[:2]
     assert table["label"] == ["good", "bad"]
-    assert table["text"] == [words.shown(row).text for row in rows[:2]]
+    assert table["text"] == [words.view(row).text for row in rows[:2]]
     assert table["at"][0].tzinfo is not None
 
 
@@ -217,7 +217,7 @@ def test_a_link_out_of_the_folder_is_not_copied(photos: Project, tmp_path: Path)
     path.symlink_to(tmp_path / "secret.png")
     made = export(photos, tmp_path / "sorted", "folders")
     assert made.rows == 0
-    assert "leads out" in made.faults[0]
+    assert "a link to a file outside" in made.faults[0]
 
 
 def test_coco_numbers_categories_from_one(photos: Project, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_label_studio_json_keeps_people_times_and_predictions(words: Project, tm
     export(words, tmp_path / "tasks.json", "label-studio")
     (task,) = json.loads((tmp_path / "tasks.json").read_text())
     assert task["data"]["al_id"] == rows[0]
-    assert task["data"]["text"] == words.shown(rows[0]).text
+    assert task["data"]["text"] == words.view(rows[0]).text
     assert [one["al_who"] for one in task["annotations"]] == ["ann", "bob@example.org"]
     assert task["annotations"][1]["completed_by"] == {"email": "bob@example.org"}
     assert task["annotations"][0]["lead_time"] == 2.0

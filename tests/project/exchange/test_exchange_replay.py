@@ -16,8 +16,7 @@ from labelwise.errors import BudgetError, LabelError
 from labelwise.project import Project, Settings
 from labelwise.project.loop.rounds import finish_round, make_round
 from labelwise.project.loop.snapshot import last_seq
-from labelwise.server.report_curve import Point, points, svg
-from labelwise.server.report_file import report_html
+from labelwise.server.report_file import Point, curve_points, report_html, svg
 from labelwise.stats.record import read_records
 
 X, Y = load_digits(return_X_y=True)
@@ -47,7 +46,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_shows_meter_curve_classes_and_people(digits: Path, tmp_path: Path) -> None:
     with closing(Project.open(digits)) as project:
-        curve, rows = points(project)
+        curve, rows = curve_points(project)
         meter = project.meter()
         project.store.change("<b>bob</b>", 5, "label", "9", "odd")
         page = report_html(project)
@@ -60,7 +59,7 @@ def test_the_report_shows_meter_curve_classes_and_people(digits: Path, tmp_path:
     assert curve[-1].value == pytest.approx(meter.score.value)
     assert all(one.low <= one.value <= one.high for one in curve)
     assert "<svg" in page
-    assert "Accuracy by labels" in page
+    assert "Accuracy by number of labels" in page
     assert "&lt;b&gt;bob&lt;/b&gt;" in page
     assert "<b>bob" not in page
     assert "4.0" in page

@@ -22,8 +22,7 @@ from labelwise.project import Project
 from labelwise.project.exchange.changes import plan
 from labelwise.project.exchange.read_labels import read_labels
 from labelwise.project.exchange.studio_client import Client, Refused, checked_url, is_local
-from labelwise.project.exchange.studio_link import FILE, control_in, read_place
-from labelwise.project.exchange.studio_sync import pull, push
+from labelwise.project.exchange.studio_sync import FILE, control_in, pull, push, read_place
 
 RECORDED = Path(__file__).parents[2] / "data" / "label_studio"
 PERSONAL = "aaaa.bbbb.cccc"

@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 from labelwise.cli import app
 from labelwise.errors import ArgumentError, MemoryLimitError, SourceError, StoreError
 from labelwise.project import Project, Settings
-from labelwise.project.loop.heartbeat import Working, read_working
+from labelwise.project.loop.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
 from labelwise.project.loop.holdout import interleaved, reserve, slice_size
 from labelwise.project.loop.rounds import make_round, read_model
-from labelwise.project.loop.snapshot import last_seq, standing
-from labelwise.project.loop.worker import Signs, only_one, run, step
-from labelwise.project.project import checked_address
+from labelwise.project.loop.snapshot import last_seq, take_snapshot
+from labelwise.project.loop.worker import run, step, worker_lock
+from labelwise.project.project import check_store_address
 from labelwise.rng import Key
 
 X, Y = load_digits(return_X_y=True)
@@ -67,12 +67,12 @@ def label_all(project: Project, most: int = 10**9) -> int:
 
 def work(project: Project) -> None:
     """What the worker does until it has to wait."""
-    signs = Signs(project.folder)
+    heartbeat = HeartbeatWriter(project.folder)
     try:
-        while step(project, signs):
+        while step(project, heartbeat):
             pass
     finally:
-        signs.close("stopped")
+        heartbeat.close("stopped")
 
 
 def test_a_limit_on_memory_is_checked_when_it_is_given_and_decides_no_pick(
@@ -169,7 +169,7 @@ def test_the_next_round_comes_when_few_picks_are_left(made: Path, tmp_path: Path
         label_all(project, most=8)
         work(project)
         assert len(project.store.rounds()) == 1
-        assert read_working(project.folder).state == "dead"  # stopped by the test
+        assert read_heartbeat(project.folder).state == "dead"  # stopped by the test
         label_all(project, most=1)  # 3 of 12 are left: a quarter
         work(project)
         assert len(project.store.rounds()) == 2
@@ -185,13 +185,13 @@ def test_skipped_rows_are_never_picked_again_and_corrections_count(made: Path, t
             skipped += [task.row] if kind == "unsure" else []
             project.store.answer(task.token, "ann", kind, str(Y[task.row]) if kind == "label" else None, 2.0)
         work(project)
-        known = standing(project.store, project.settings, project.reserve, last_seq(project.store))
+        known = take_snapshot(project.store, project.settings, project.reserve, last_seq(project.store))
         assert skipped
         assert not set(skipped) & (set(known.train) | set(known.test))
         assert not set(skipped) & {pick.row for pick in project.store.picks(2)}
         row = next(iter(known.train))
         project.store.change("ann", row, "label", "7", "a token")
-        again = standing(project.store, project.settings, project.reserve, last_seq(project.store))
+        again = take_snapshot(project.store, project.settings, project.reserve, last_seq(project.store))
         assert again.train[row] == 7
 
 
@@ -206,7 +206,7 @@ def test_labels_from_elsewhere_train_but_never_test_before_their_turn(made: Path
         assert round_.strategy == "badge"
         tests = [pick.row for pick in project.store.picks(1) if pick.slice == "test"]
         assert tests == aside[1 : 1 + len(tests)]
-        known = standing(project.store, project.settings, project.reserve, last_seq(project.store))
+        known = take_snapshot(project.store, project.settings, project.reserve, last_seq(project.store))
         assert set(known.train) == set(free)
         assert set(known.test) == {aside[0]}
 
@@ -220,7 +220,7 @@ def test_until_every_row_is_picked(tmp_path: Path) -> None:
         for _ in range(6):
             work(project)
             while (task := project.store.next_task("bo")) is not None:
-                x = float(dict(project.shown(task.row).fields or [])["x"])
+                x = float(dict(project.view(task.row).fields or [])["x"])
                 project.store.answer(
                     task.token, "bo", "label", "no number" if task.row == 3 else f"{3 * x + 1:.3f}", 1.0
                 )
@@ -233,7 +233,7 @@ def test_until_every_row_is_picked(tmp_path: Path) -> None:
         assert meter.score.value < 0.5  # of a standard deviation of 1.8
         assert meter.stop
         assert meter.labels + meter.test == 29  # row 3 holds no number
-        known = standing(project.store, settings, project.reserve, last_seq(project.store))
+        known = take_snapshot(project.store, settings, project.reserve, last_seq(project.store))
         assert "row 3" in known.unusable[0]
 
 
@@ -256,17 +256,17 @@ def until(true: object, seconds: float = 400) -> None:
 def test_killed_while_it_works_it_goes_on_and_makes_no_round_twice(made: Path, tmp_path: Path) -> None:
     with copied(made, tmp_path) as project:
         worker = start(project)
-        until(lambda: read_working(project.folder).state in ("choosing", "training") or project.store.rounds())
+        until(lambda: read_heartbeat(project.folder).state in ("choosing", "training") or project.store.rounds())
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         worker = start(project)
-        until(lambda: read_working(project.folder).state == "waiting")
+        until(lambda: read_heartbeat(project.folder).state == "waiting")
         label_all(project)
         until(lambda: len(project.store.rounds()) == 2)
-        until(lambda: read_working(project.folder).state == "waiting")
+        until(lambda: read_heartbeat(project.folder).state == "waiting")
         worker.terminate()
         assert worker.wait(120) == 0
-        assert read_working(project.folder).state == "dead"
+        assert read_heartbeat(project.folder).state == "dead"
         assert [one.number for one in project.store.rounds()] == [1, 2]
         picked = [pick.row for number in (1, 2) for pick in project.store.picks(number)]
         assert len(set(picked)) == len(picked) == 24
@@ -287,27 +287,27 @@ def test_killed_before_the_meter_it_measures_later(made: Path, tmp_path: Path) -
 
 
 def test_one_worker_at_a_time(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.project.loop.worker.PATIENCE", 0.1)
+    monkeypatch.setattr("labelwise.project.loop.worker.LOCK_SECONDS", 0.1)
     with copied(made, tmp_path) as project:
-        with only_one(project.folder), pytest.raises(StoreError, match="another worker"):
+        with worker_lock(project.folder), pytest.raises(StoreError, match="already running"):
             run(project.folder, once=True)
         run(project.folder, once=True)
         assert len(project.store.rounds()) == 1
 
 
 def test_the_worker_of_a_second_page_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.project.loop.worker.PATIENCE", 0.0)
+    monkeypatch.setattr("labelwise.project.loop.worker.LOCK_SECONDS", 0.0)
     got = threading.Event()
 
     def second() -> None:
-        with only_one(tmp_path, os.getppid()):
+        with worker_lock(tmp_path, os.getppid()):
             got.set()
 
-    with only_one(tmp_path):
+    with worker_lock(tmp_path):
         waiting = threading.Thread(target=second)
         waiting.start()
         assert not got.wait(0.5)
-        with pytest.raises(SystemExit), only_one(tmp_path, os.getpid()):  # not the process that started this one
+        with pytest.raises(SystemExit), worker_lock(tmp_path, os.getpid()):  # not the process that started this one
             pass
     waiting.join(10)
     assert got.is_set()
@@ -321,15 +321,15 @@ def test_an_error_is_said_and_logged_and_the_worker_goes_on(
     def fails(*_: object) -> bool:
         raise SourceError("the disk is upside down")
 
-    monkeypatch.setattr(worker, "AGAIN", 0.1)
-    monkeypatch.setattr(worker, "PAUSE", 0.01)
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
     with copied(made, tmp_path) as project:
         with monkeypatch.context() as patched:
             patched.setattr(worker, "make_round", fails)
-            signs = Signs(project.folder)
-            assert worker._guarded(project, signs)
-            found = read_working(project.folder)
-            signs.close("stopped")
+            heartbeat = HeartbeatWriter(project.folder)
+            assert worker._try_step(project, heartbeat)
+            found = read_heartbeat(project.folder)
+            heartbeat.close("stopped")
         assert (found.state, found.message) == ("failed", "the disk is upside down")
         assert "upside down" in (project.folder / "log.txt").read_text()
         work(project)
@@ -337,13 +337,13 @@ def test_an_error_is_said_and_logged_and_the_worker_goes_on(
 
 
 def test_a_silent_worker_is_dead(tmp_path: Path) -> None:
-    assert read_working(tmp_path).state == "dead"
-    Working("training", "round 3", 1.0, 3, 1, time.time()).write(tmp_path)
-    assert read_working(tmp_path).state == "training"
-    Working("training", "round 3", 1.0, 3, 1, time.time() - 100).write(tmp_path)
-    assert read_working(tmp_path).state == "dead"
+    assert read_heartbeat(tmp_path).state == "dead"
+    Heartbeat("training", "round 3", 1.0, 3, 1, time.time()).write(tmp_path)
+    assert read_heartbeat(tmp_path).state == "training"
+    Heartbeat("training", "round 3", 1.0, 3, 1, time.time() - 100).write(tmp_path)
+    assert read_heartbeat(tmp_path).state == "dead"
     (tmp_path / "worker.json").write_text("{")
-    assert "cannot be read" in read_working(tmp_path).message
+    assert "cannot be read" in read_heartbeat(tmp_path).message
 
 
 # --- the data changes ------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_a_table_that_changed_is_refused(made: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="has changed since"):
         Project.open(tmp_path / "copy" / "project")
     path.unlink()
-    with pytest.raises(SourceError, match="not there"):
+    with pytest.raises(SourceError, match="is missing"):
         Project.open(tmp_path / "copy" / "project")
     path.write_text(whole)
     Project.open(tmp_path / "copy" / "project").close()
@@ -367,7 +367,7 @@ def test_a_table_that_changed_is_refused(made: Path, tmp_path: Path) -> None:
 def test_a_folder_and_table_of_one_project_move_together(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "elsewhere")
     with contextlib.closing(Project.open(tmp_path / "elsewhere" / "project")) as project:
-        assert project.shown(3).fields is not None
+        assert project.view(3).fields is not None
 
 
 # --- the test slice --------------------------------------------------------------------------------------------------
@@ -402,9 +402,9 @@ def test_interleaving_keeps_the_order_of_each_kind() -> None:
 
 def test_an_address_with_a_password_is_not_written_down() -> None:
     with pytest.raises(ArgumentError, match="password"):
-        checked_address("postgresql://me:secret@host/db")
+        check_store_address("postgresql://me:secret@host/db")
     for fine in ("postgresql://me@host:5432/db", "env:STORE", "sqlite:///x/store.db"):
-        assert checked_address(fine) == fine
+        assert check_store_address(fine) == fine
 
 
 def test_a_recipe_that_cannot_work_is_refused_before_anything_is_made(made: Path, tmp_path: Path) -> None:

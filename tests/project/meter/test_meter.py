@@ -18,9 +18,7 @@ from labelwise.project import Project, Settings
 from labelwise.project.data.pictures import encoded
 from labelwise.project.loop import suspects
 from labelwise.project.meter import mean_curve
-from labelwise.project.meter.meter import EACH, FEWEST, compute, measure
-from labelwise.project.meter.reading import read_meter
-from labelwise.project.meter.rows import History, losses_of
+from labelwise.project.meter.meter import MIN_PER_CLASS, MIN_TEST_ROWS, History, compute, losses_of, measure, read_meter
 from labelwise.rng import Key
 
 
@@ -48,12 +46,12 @@ def history(m: int, losses: list[np.ndarray] | None = None, seed: int = 0, free:
 
 
 def test_few_test_rows_are_too_early() -> None:
-    assert FEWEST == 30
-    assert EACH * 2 < FEWEST
+    assert MIN_TEST_ROWS == 30
+    assert MIN_PER_CLASS * 2 < MIN_TEST_ROWS
     made = compute(history(29), 20, 1000, 3, 7, Key(0))
     assert made.needed is None
     assert made.saved is None
-    assert "29 of at least 30" in made.early
+    assert "29 test rows have a label; at least 30" in made.early
     assert any(word.startswith("Too early to tell") for word in made.words)
     assert made.score is not None
     assert made.score.low < made.score.value < (made.score.high or 1)
@@ -110,11 +108,11 @@ def test_a_known_law_is_continued() -> None:
     sizes = np.array([10, 16, 25, 40, 63, 100])
     loss_SM = np.repeat((0.05 + 1.5 * sizes**-0.8)[:, None], 400, axis=1)
     drawn = mean_curve.curves(sizes, loss_SM, mean_curve.weights(400, Key(0)), 0.0, Key(0))
-    assert drawn.at(400)[0] == pytest.approx(0.05 + 1.5 * 400**-0.8, abs=0.01)
-    assert drawn.at(20)[0] == pytest.approx(0.05 + 1.5 * 20**-0.8, abs=0.02)
-    assert drawn.reaches(np.full(600, 0.05 + 1.5 * 300**-0.8), 1e6)[0] == pytest.approx(300, rel=0.4)
-    assert drawn.reaches(np.full(600, 0.05 + 1.5 * 30**-0.8), 1e6)[0] == pytest.approx(30, rel=0.1)
-    assert drawn.reaches(np.full(600, 0.0), 5000.0)[0] == 5000
+    assert drawn.loss_at(400)[0] == pytest.approx(0.05 + 1.5 * 400**-0.8, abs=0.01)
+    assert drawn.loss_at(20)[0] == pytest.approx(0.05 + 1.5 * 20**-0.8, abs=0.02)
+    assert drawn.labels_at(np.full(600, 0.05 + 1.5 * 300**-0.8), 1e6)[0] == pytest.approx(300, rel=0.4)
+    assert drawn.labels_at(np.full(600, 0.05 + 1.5 * 30**-0.8), 1e6)[0] == pytest.approx(30, rel=0.1)
+    assert drawn.labels_at(np.full(600, 0.0), 5000.0)[0] == 5000
 
 
 def test_labels_needed_hold_the_truth_in_most_simulations() -> None:
@@ -129,7 +127,7 @@ def test_labels_needed_hold_the_truth_in_most_simulations() -> None:
         active = (rng.random(120) / 2 + hard / 2 < 1.2 * truth**-0.4).astype(float)
         w = mean_curve.weights(120, Key(seed))
         drawn = mean_curve.curves(sizes, loss, w, 0.05, Key(seed).fold("x"))
-        low, high = np.quantile(drawn.reaches(w @ active, 10_000.0), [0.025, 0.975])
+        low, high = np.quantile(drawn.labels_at(w @ active, 10_000.0), [0.025, 0.975])
         held += low <= truth <= high
         lows.append(low)
     assert held >= 34
@@ -149,7 +147,7 @@ def test_a_model_far_better_than_random_saves_and_one_far_worse_costs() -> None:
     assert better.saved.low > 0
     assert better.hours is not None
     assert better.hours.low == pytest.approx(better.saved.low * 6 / 3600)
-    assert "saved" in " ".join(better.words)
+    assert "Saved: " in " ".join(better.words)
     assert better.beyond
     worse = history(200, [(np.arange(200) % 2).astype(float)])
     worse.labels_R[0] = 500
@@ -252,27 +250,27 @@ def test_a_folder_of_images_from_end_to_end(tmp_path: Path) -> None:
     ) as project:
         assert "computing features (pixels)" in told
         assert len(project.pool) == 30
-        assert project.left_out == ["broken.png: not an image that can be read"]
+        assert project.excluded == ["broken.png: not an image that can be read"]
         row = project.store.items()[4].row
-        assert project.shown(row).image
-        assert project.shown(row).title.startswith("é ")
+        assert project.view(row).image
+        assert project.view(row).title.startswith("é ")
         assert Image.open(io.BytesIO(project.image(row, 64))).size == (16, 16)
         with pytest.raises(SourceError, match="not in the project"):
             project.image(0, 64)  # the broken one
         with pytest.raises(SourceError, match="not in the project"):
-            project.shown(10**6)
+            project.view(10**6)
         assert project.neighbours(row) == []
         for item in project.store.items()[5:25]:
             number = int(item.ref.split()[1][:2])
             project.store.change("ann", item.row, "label", "light" if number % 2 else "dark", f"t{item.row}")
         near = project.neighbours(row, 3)
-        own = "light" if int(project.shown(row).title.split()[1][:2]) % 2 else "dark"
+        own = "light" if int(project.view(row).title.split()[1][:2]) % 2 else "dark"
         assert [one.label for one in near] == [own] * 3
         assert near[0].similarity >= near[1].similarity
         began = time.process_time()
         project.neighbours(row, 3)
         assert time.process_time() - began < 0.02
-    with pytest.raises(StoreError, match="holds a project already"):
+    with pytest.raises(StoreError, match="already is a project"):
         Project.create(tmp_path / "p", settings)
     (photos / "é 07.png").unlink()
     (photos / "é 08.png").write_bytes(b"other")
@@ -281,12 +279,12 @@ def test_a_folder_of_images_from_end_to_end(tmp_path: Path) -> None:
         assert len(project.warnings) == 2
         assert "é 07.png" in project.warnings[0]
         gone = next(item.row for item in project.store.items() if item.ref == "é 07.png")
-        with pytest.raises(SourceError, match="not there any more"):
+        with pytest.raises(SourceError, match="the file is missing"):
             project.image(gone, 64)
-        assert project.shown(gone).title == "é 07.png"
+        assert project.view(gone).title == "é 07.png"
         assert not [item for item in project.store.items() if item.ref == "new.png"]
     os.rename(photos, tmp_path / "moved")
-    with pytest.raises(SourceError, match="not there"):
+    with pytest.raises(SourceError, match="is missing"):
         Project.open(tmp_path / "p")
 
 
@@ -301,5 +299,5 @@ def test_making_a_project_goes_on_where_it_was_broken_off(tmp_path: Path, monkey
     with contextlib.closing(Project.create(tmp_path / "p", settings)) as project:
         assert len(project.store.items()) == 20
         assert project.store.classes() == ["a", "b"]
-        assert project.shown(3).text == "word3 and word3"
-        assert "encoders" in project.about.better
+        assert project.view(3).text == "word3 and word3"
+        assert "encoders" in project.feature_info.better

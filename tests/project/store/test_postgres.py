@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.project import Project, Settings
-from labelwise.project.loop.worker import Signs, step
+from labelwise.project.loop.heartbeat import HeartbeatWriter
+from labelwise.project.loop.worker import step
 from private_postgres import PrivatePostgres
 
 
@@ -18,10 +19,10 @@ def _played(folder: Path, settings: Settings, labels: list[str]) -> tuple[list[l
     Project.create(folder, settings).close()
     for _ in range(3):
         with contextlib.closing(Project.open(folder)) as project:  # opened anew for each round
-            signs = Signs(folder)
-            while step(project, signs):
+            heartbeat = HeartbeatWriter(folder)
+            while step(project, heartbeat):
                 pass
-            signs.close("stopped")
+            heartbeat.close("stopped")
             while True:
                 tasks = [task for who in ("ann", "bob") if (task := project.store.next_task(who)) is not None]
                 if not tasks:
@@ -39,8 +40,8 @@ def _played(folder: Path, settings: Settings, labels: list[str]) -> tuple[list[l
 def test_a_project_on_postgresql_goes_the_way_of_one_on_sqlite(postgres: PrivatePostgres, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(120, 4))
     labels = ["warm" if row[0] + row[1] > 0 else "cold" for row in rows]
-    lines = ["a,b,c,d", *(",".join(f"{value:.6f}" for value in row) for row in rows)]
-    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
+    event_rows = ["a,b,c,d", *(",".join(f"{value:.6f}" for value in row) for row in rows)]
+    (tmp_path / "table.csv").write_text("\n".join(event_rows) + "\n")
     columns, classes = ("a", "b", "c", "d"), ("cold", "warm")
     settings = Settings(name="t", kind="table", source="../table.csv", columns=columns, classes=classes, k=10)
     here = _played(tmp_path / "sqlite", settings, labels)

@@ -93,9 +93,9 @@ def test_classes_keep_their_order_and_are_added_once(store):
 def test_a_label_outside_the_classes_is_refused(store):
     task = store.next_task("ann")
     store.add_class("cat", "ann")
-    with pytest.raises(LabelError, match="no class of this project"):
+    with pytest.raises(LabelError, match="is not a class of this project"):
         store.answer(task.token, "ann", "label", "car", 1.0)
-    with pytest.raises(LabelError, match="no class of this project"):
+    with pytest.raises(LabelError, match="is not a class of this project"):
         store.import_labels([(1, "cat"), (2, "car")], "csv")
     assert store.answers() == {}
     store.answer(task.token, "ann", "label", "cat", 1.0)
@@ -120,7 +120,7 @@ def test_a_score_that_is_no_number_comes_back(store):
     ("number", "rows", "match"),
     [
         (1, [8], "above 1, found 1"),
-        (2, [8, 3], "row 3 was picked in round 1"),
+        (2, [8, 3], "row 3 was already picked in round 1"),
         (2, [8, 9, 8], "twice"),
         (2, [8, 99], "not in the store"),
     ],
@@ -304,7 +304,7 @@ def test_tokens_of_others_and_made_up_ones_are_refused(store):
     task = store.next_task("ann")
     with pytest.raises(StoreError, match="given to someone else"):
         store.answer(task.token, "bob", "label", "cat", 1.0)
-    with pytest.raises(StoreError, match="no task has this token"):
+    with pytest.raises(StoreError, match="task is unknown"):
         store.answer("made up", "ann", "label", "cat", 1.0)
     store.answer(task.token, "ann", "label", "cat", 1.0)
     with pytest.raises(StoreError, match="given to someone else"):
@@ -423,7 +423,7 @@ def test_change_of_a_row_held_ends_the_lease(store):
     task = store.next_task("ann")
     store.change("ann", task.row, "label", "cat", "c1")
     assert store.next_task("ann").row != task.row
-    with pytest.raises(StoreError, match="no task has this token"):
+    with pytest.raises(StoreError, match="task is unknown"):
         store.answer(task.token, "ann", "label", "dog", 1.0)
 
 

@@ -180,7 +180,7 @@ def test_folders_with_odd_names(tmp_path, name):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(StoreError, match="does not exist; make it first"):
+    with pytest.raises(StoreError, match="does not exist"):
         Store.create(f"sqlite:///{tmp_path}/none/store.db")
 
 

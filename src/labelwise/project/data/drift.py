@@ -1,4 +1,4 @@
-"""Changes: whether the data of a project is still what it was when the project was made."""
+"""Drift: whether the data of a project is still what it was when the project was made."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ import numpy as np
 
 from labelwise.errors import SourceError, StoreError
 from labelwise.io.files import write_text
-from labelwise.project.data.features import About
+from labelwise.project.data.features import FeatureInfo
 from labelwise.project.data.source import Data, Images, fingerprint
 from labelwise.project.settings import Settings
 
 
-def check_file(path: Path, data: Data, before: str) -> None:
-    """Raise where a file is not the one that has the fingerprint `before`."""
-    if fingerprint(path, data) != before:
+def check_fingerprint(path: Path, data: Data, expected: str) -> None:
+    """Raise SourceError if a file does not have the expected fingerprint."""
+    if fingerprint(path, data) != expected:
         raise SourceError(
             f"{path} has changed since the project was made: its rows may not be the ones that were labelled. Put "
-            f"the old file back, or start a new project (--project) and bring the labels over by export and import"
+            f"the old file back, or start a new project (--project) and move the labels with export and import"
         )
 
 
-def changes(folder: Path, settings: Settings, data: Data, about: About) -> tuple[str, ...]:
-    """What is not as it was when the project was made; SourceError where rows cannot be told apart any more."""
+def find_changes(folder: Path, settings: Settings, data: Data, info: FeatureInfo) -> tuple[str, ...]:
+    """What has changed since the project was made. SourceError if rows cannot be matched any more."""
     path = settings.path(folder)
     if not path.is_dir():
-        check_file(path, data, settings.fingerprint or about.fingerprint)
+        check_fingerprint(path, data, settings.fingerprint or info.fingerprint)
         return ()
     assert isinstance(data, Images)
-    before = marks(folder, data)
-    now = data.marks()
-    gone = [data.refs[place] for place in np.flatnonzero(now < 0).tolist()]
-    other = [data.refs[place] for place in np.flatnonzero((now >= 0) & (now != before)).tolist()]
-    if len(gone) > len(data) / 2:
+    before, now = recorded_sizes(folder, data), data.checksums()
+    missing = [data.refs[i] for i in np.flatnonzero(now < 0).tolist()]
+    changed = [data.refs[i] for i in np.flatnonzero((now >= 0) & (now != before)).tolist()]
+    if len(missing) > len(data) / 2:
         raise SourceError(
-            f"{path}: {len(gone)} of {len(data)} images of the project are not there any more, {gone[0]} for one; put "
-            "them back, or mount the disk they are on"
+            f"{path}: {len(missing)} of the {len(data)} images of the project are missing, such as {missing[0]}. "
+            "Put them back, or mount the disk they are on"
         )
-    said = [("are not there any more and cannot be shown", gone), ("are not what they were; their features are", other)]
-    return tuple(f"{len(names)} images {what}, {names[0]} for one" for what, names in said if names)
+    warnings = []
+    if missing:
+        warnings.append(f"{len(missing)} images are missing and cannot be shown, such as {missing[0]}")
+    if changed:
+        warnings.append(f"{len(changed)} images have changed, such as {changed[0]}; their features are those of before")
+    return tuple(warnings)
 
 
-def marks(folder: Path, data: Images) -> np.ndarray:
-    """Sizes of the files when they were first seen."""
+def recorded_sizes(folder: Path, data: Images) -> np.ndarray:
+    """Sizes of the image files when the project was made (n,); written now if that was not done."""
     path = folder / "features" / "sizes.json"
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
         return np.array([sizes[ref] for ref in data.refs], np.int64)
     except FileNotFoundError:
-        now = data.marks()
+        now = data.checksums()
         write_text(path, json.dumps({ref: int(size) for ref, size in zip(data.refs, now) if size >= 0}))
         return now
     except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{path} cannot be read ({error}); remove it to take the images as they are now") from error
+        raise StoreError(f"{path} cannot be read ({error}). Remove it to accept the images as they are now") from error

@@ -1,7 +1,7 @@
-"""Encoders: what turns a row into features. The best that is installed is taken unless one is named.
+"""Encoders turn rows into features. The best one installed is used unless one is named.
 
-For images and texts a small pretrained encoder that comes as a package; any Hugging Face encoder by its name or folder;
-any torch module by its dotted path; otherwise plain numbers: thumbnails, words, columns.
+The choices: for images and texts a small pretrained encoder that comes as a package; any Hugging Face encoder by its
+name or folder; any torch module by its dotted path; otherwise plain numbers from thumbnails, words or columns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PRETRAINED = 'pip install "labelwise[encoders]"'
 
 
 class Encoder(Protocol):
-    """Features of rows.
+    """Turns rows into features.
 
-    `blocks` are the widths of groups of features that are brought to one size, so that each group counts as much as
-    any other: one for an embedding, one for each column of a table.
+    `blocks` are the widths of groups of features that are scaled to the same size, so that each group counts the same:
+    one for an embedding, one for each column of a table.
     """
 
     @property
@@ -31,7 +31,7 @@ class Encoder(Protocol):
 
     @property
     def size(self) -> int:
-        """Pixels of a side for images, else 0."""
+        """Pixels of a side for images; 0 for other rows."""
 
     @property
     def batch(self) -> int:
@@ -45,14 +45,19 @@ class Encoder(Protocol):
 
     @property
     def better(self) -> str:
-        """What a better one would need; "" where there is none to name."""
+        """A hint about a better encoder; "" if there is none."""
 
     def encode(self, rows: Sequence[Any]) -> np.ndarray:
-        """(n, width) float32 of `Data.take(...)`, each row on its own."""
+        """Features (n, width) float32 of what `Data.take` returned. Each row is encoded independently."""
 
 
 def encoder_of(name: str, kind: Kind, data: Data) -> Encoder:
-    """The encoder called `name` for rows of this kind; "auto" takes the best that is installed."""
+    """The encoder `name` for rows of this kind; "auto" is the best one installed.
+
+    Raises:
+        ArgumentError: there is no such encoder for these rows.
+        ExtraError: the package of the encoder is not installed.
+    """
     if kind == "table":
         return _for_table(name, data)
     if name == "auto":
@@ -66,14 +71,14 @@ def encoder_of(name: str, kind: Kind, data: Data) -> Encoder:
     if name == "minilm" and kind == "text":
         return torch_encoders.MiniLM()
     if name in ("efficientnet-lite0", "minilm"):
-        raise ArgumentError(f"--encoder {name}: it is not made for rows that are {kind}s")
+        raise ArgumentError(f"--encoder {name} does not work for {kind}s; use one of {names(kind)}")
     if name.startswith("torch:"):
         return torch_encoders.Module(name.removeprefix("torch:"), kind)
     return torch_encoders.hugging(name, kind)
 
 
 def names(kind: Kind) -> str:
-    """What can be passed as --encoder for rows of this kind."""
+    """The values of --encoder for rows of this kind."""
     own = {"image": "pixels, efficientnet-lite0", "text": "words, minilm", "table": "columns"}[kind]
     more = "" if kind == "table" else ", torch:PACKAGE.NAME, or the name or folder of a Hugging Face model"
     return f"auto, {own}{more}"
@@ -93,14 +98,14 @@ def _plain(name: str, kind: Kind, data: Data) -> Encoder:
         return plain_encoders.Pixels()
     if (name, kind) == ("words", "text") and isinstance(data, Texts):
         return plain_encoders.words(data.texts)
-    raise ArgumentError(f"--encoder {name}: it is not made for rows that are {kind}s; there are {names(kind)}")
+    raise ArgumentError(f"--encoder {name}: it does not work for {kind}s; use one of {names(kind)}")
 
 
 def _for_table(name: str, data: Data) -> Encoder:
     from labelwise.project.data.plain_encoders import columns
 
     if name not in ("auto", "columns") or not isinstance(data, Rows):
-        raise ArgumentError(f"--encoder {name}: rows of a table are encoded by their columns; leave it out")
+        raise ArgumentError(f"--encoder {name}: rows of a table are encoded by their columns. Leave --encoder out")
     return columns(data.table)
 
 

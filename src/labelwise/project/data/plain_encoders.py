@@ -27,7 +27,7 @@ class Pixels:
     batch = 256
     blocks: tuple[int, ...] = (_THUMB * _THUMB, 3 * _CELLS * _CELLS, 3 * _BINS, _CELLS * _CELLS * _TURNS)
     width = sum(blocks)
-    better = f"raw pixels say little about photos; a pretrained encoder of images does: {PRETRAINED}"
+    better = f"For photos, a pretrained encoder gives far better features than raw pixels: {PRETRAINED}"
 
     def encode(self, rows: Sequence[Any]) -> np.ndarray:
         x_NHWC = np.stack(rows).astype(np.float32) / 255
@@ -67,7 +67,7 @@ class Words:
     name: str = "words"
     size: int = 0
     batch: int = 512
-    better: str = f"counted words know no meanings; a pretrained encoder of sentences does: {PRETRAINED}"
+    better: str = f"A pretrained sentence encoder gives better features than counted words: {PRETRAINED}"
 
     def encode(self, rows: Sequence[Any]) -> np.ndarray:
         return np.asarray(_tfidf(_counts(list(rows))[:, self.known_U], self.idf_U) @ self.to_UW, np.float32)
@@ -83,7 +83,7 @@ def words(texts: list[str]) -> Words:
     if len(known_U) > _USED:
         known_U = np.sort(known_U[np.argsort(-documents_H[known_U], kind="stable")[:_USED]])
     if not len(known_U):
-        raise SourceError("the texts hold no word; letters or digits were looked for.")
+        raise SourceError("the texts have no words; expected letters or digits.")
     idf_U = np.log((1 + counts.shape[0]) / (1 + documents_H[known_U])) + 1
     to_UW = _directions(_tfidf(counts[:, known_U], idf_U))
     return Words(known_U, idf_U, to_UW, to_UW.shape[1], (to_UW.shape[1],))

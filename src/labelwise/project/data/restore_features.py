@@ -1,4 +1,4 @@
-"""Renew: the features of a project again, where their folder is gone or half done; the answers are in the store."""
+"""Restore features: compute the features of a project again if their folder is missing or incomplete."""
 
 from __future__ import annotations
 
@@ -8,64 +8,68 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.errors import SourceError, StoreError
-from labelwise.project.data.drift import check_file
+from labelwise.project.data.drift import check_fingerprint
 from labelwise.project.data.encoders import encoder_of
-from labelwise.project.data.features import About, Say, compute, read_about
+from labelwise.project.data.features import FeatureInfo, OnProgress, compute, read_feature_info
 from labelwise.project.data.source import Data, fingerprint, open_data
 from labelwise.project.loop.rounds import read_model
-from labelwise.project.project import address
+from labelwise.project.project import store_address
 from labelwise.project.settings import read_settings
 from labelwise.project.store import Item, Store
 
 
-def renew(folder: Path, say: Say) -> bool:
-    """Compute the features of the project in `folder` unless they are there; whether that was needed.
+def restore_features(folder: Path, on_progress: OnProgress) -> bool:
+    """Compute the features of a project if they are not complete.
 
-    The rows must be the ones that the store knows, and the models of earlier rounds must fit: otherwise an error says
-    what to put back, and the features stay away.
+    Returns:
+        Whether features were computed.
+
+    Raises:
+        SourceError: the data does not have the rows that are in the store.
+        StoreError: the models of earlier rounds have another number of features.
     """
-    settings, place = read_settings(folder), folder / "features"
-    if _whole(place):
+    settings, target = read_settings(folder), folder / "features"
+    if _is_complete(target):
         return False
-    with closing(Store.open(address(folder, settings))) as store:
+    with closing(Store.open(store_address(folder, settings))) as store:
         items = store.items()
     known = np.array([item.row for item in items], np.int64), [item.ref for item in items]
     data = open_data(settings, folder, known)
-    if settings.fingerprint and not settings.path(folder).is_dir():  # a folder that changed is said when it is opened
-        check_file(settings.path(folder), data, settings.fingerprint)
+    if settings.fingerprint and not settings.path(folder).is_dir():  # changes in a folder are found when it is opened
+        check_fingerprint(settings.path(folder), data, settings.fingerprint)
     encoder = encoder_of(settings.encoder, settings.kind, data)
-    about = compute(place, data, encoder, fingerprint(settings.path(folder), data), say)
+    info = compute(target, data, encoder, fingerprint(settings.path(folder), data), on_progress)
     try:
-        _check_rows(settings.path(folder), items, data, about)
-        _check_models(folder, about)
+        _check_rows(settings.path(folder), items, data, info)
+        _check_models(folder, info)
     except (SourceError, StoreError):
-        (place / "about.json").unlink()  # what was computed is not of this project
+        (target / "about.json").unlink()  # these features do not belong to the project
         raise
     return True
 
 
-def _whole(place: Path) -> bool:
-    if not (place / "about.json").is_file():
+def _is_complete(features: Path) -> bool:
+    if not (features / "about.json").is_file():
         return False
-    about = read_about(place)
-    return about.done == about.rows and (place / "scale.npy").is_file()
+    info = read_feature_info(features)
+    return info.done == info.rows and (features / "scale.npy").is_file()
 
 
-def _check_rows(path: Path, items: list[Item], data: Data, about: About) -> None:
-    broken = dict(about.broken)
+def _check_rows(path: Path, items: list[Item], data: Data, info: FeatureInfo) -> None:
+    broken = dict(info.broken)
     lost = next((broken[item.row] for item in items if item.row in broken), None)
     if lost is not None:
-        raise SourceError(f"{path}: a row of the project cannot be read any more ({lost}); put it back")
-    there = {(row, ref) for row, ref in zip(data.ids.tolist(), data.refs) if row not in broken}
-    if there != {(item.row, item.ref) for item in items}:
-        raise SourceError(f"{path} has other rows than the project, which was made of {len(items)}; put it back")
+        raise SourceError(f"{path}: a row of the project can no longer be read ({lost}). Put it back")
+    found = {(row, ref) for row, ref in zip(data.ids.tolist(), data.refs) if row not in broken}
+    if found != {(item.row, item.ref) for item in items}:
+        raise SourceError(f"{path} does not have the {len(items)} rows of the project. Put the original back")
 
 
-def _check_models(folder: Path, about: About) -> None:
+def _check_models(folder: Path, info: FeatureInfo) -> None:
     for path in sorted((folder / "rounds").glob("*/model.npz")):
         model = read_model(path.parent)
-        if model is not None and model.weight_CD.shape[-1] != about.width:
+        if model is not None and model.weight_CD.shape[-1] != info.width:
             raise StoreError(
-                f"{folder}: its models were trained on {model.weight_CD.shape[-1]} columns of features, and "
-                f"{about.encoder} gives {about.width}; install the encoder it was made with, or name it in project.yaml"
+                f"{folder}: its models were trained on {model.weight_CD.shape[-1]} features, but {info.encoder} gives "
+                f"{info.width}. Install the encoder the project was made with, or name it in project.yaml"
             )

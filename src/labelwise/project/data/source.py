@@ -1,6 +1,6 @@
-"""Source: what is to be labelled. A folder of images, texts in a column, rows of a table, images in a Parquet file.
+"""Source: the data to label. A folder of images, a column of texts, rows of a table, or images in a Parquet file.
 
-Rows keep the numbers they have in the folder or file; one that cannot be used leaves a gap and is named in `faults`.
+Rows keep the numbers they have in the folder or file. A row that cannot be used leaves a gap and is named in `faults`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from labelwise.project.settings import Kind, Settings
 
 _PIECE = 1 << 20  # bytes; a file of more than _PIECES such pieces is sampled for its fingerprint
 _PIECES = 64
-_BACK = "put it back, or mount the disk it is on. If the project was moved, correct `source` in its project.yaml."
+_RESTORE = "Put it back, or mount the disk it is on. If the project was moved, correct `source` in its project.yaml."
 
 
 class Data(Protocol):
@@ -43,7 +43,7 @@ class Data(Protocol):
 
     @property
     def refs(self) -> list[str]:
-        """A path or a place in the file, for each row."""
+        """The path of each row, or its place in the file."""
 
     @property
     def faults(self) -> tuple[str, ...]: ...
@@ -51,10 +51,10 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, positions: Sequence[int], size: int) -> list[Any]:
-        """What an encoder gets of these rows; a SourceError in the place of one that cannot be read."""
+        """The input of an encoder for these rows; a SourceError in place of a row that cannot be read."""
 
-    def marks(self) -> np.ndarray:
-        """(n,) int64: a number for each row that changes when the row does."""
+    def checksums(self) -> np.ndarray:
+        """A number for each row (n,) int64 that changes when the row changes."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class Images:
         return len(self.ids)
 
     def at(self, position: int) -> Path | bytes:
-        """The file or the bytes of one image; SourceError for a link that leads out of the folder."""
+        """The file or the bytes of one image; SourceError for a link to a file outside the folder."""
         if self.root is None:
             return self.encoded[position]
         path = self.root / self.refs[position]
         if not _inside(path, self.root):
-            raise SourceError(f"{path}: a link that leads out of {self.root}; put the image itself there.")
+            raise SourceError(f"{path}: a link to a file outside {self.root}. Put the image itself there.")
         return path
 
     def take(self, positions: Sequence[int], size: int) -> list[Any]:
         return [self._pixels(position, size) for position in positions]
 
-    def marks(self) -> np.ndarray:
+    def checksums(self) -> np.ndarray:
         if self.root is None:
             return np.array([_hash(one) for one in self.encoded], np.int64)
         return np.array([_size(self.root / ref) for ref in self.refs], np.int64)
@@ -114,13 +114,13 @@ class Texts:
     def take(self, positions: Sequence[int], size: int) -> list[Any]:
         return [self.texts[position] for position in positions]
 
-    def marks(self) -> np.ndarray:
+    def checksums(self) -> np.ndarray:
         return np.array([_hash(text.encode("utf-8", "replace")) for text in self.texts], np.int64)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table; an encoder gets positions and has seen the columns before."""
+    """Rows of a table. An encoder gets positions; it has read the columns before."""
 
     ids: np.ndarray
     refs: list[str]
@@ -134,16 +134,16 @@ class Rows:
         return list(positions)
 
     def fields(self, position: int) -> list[tuple[str, str]]:
-        """(column, value) of one row, for people."""
+        """(column, value) pairs of one row, as text."""
         return [(name, _shown(values[position])) for name, values in self.table.columns.items()]
 
-    def marks(self) -> np.ndarray:
+    def checksums(self) -> np.ndarray:
         return np.array([_hash(repr(self.fields(p)).encode("utf-8", "replace")) for p in range(len(self))], np.int64)
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """What a path holds, and which of its columns make a row."""
+    """The kind of data at a path, and the columns that make a row."""
 
     kind: Kind
     text: str | None = None
@@ -152,21 +152,29 @@ class Recognised:
 
 
 def recognise(path: Path, text: str | None = None, features: Sequence[str] = ()) -> Recognised:
-    """What there is to label at `path`; an error says what was looked for and which option would help."""
+    """Recognise the data at `path`.
+
+    Args:
+        path: a folder of images or a table.
+        text: the column that holds the texts.
+        features: the columns that make a row of a table.
+
+    Raises:
+        SourceError: there is no data, or a column is missing. The message names the option that helps.
+    """
     if text is not None and features:
-        raise ArgumentError("a row is a text or numbers: give --text or --features, not both")
+        raise ArgumentError("a row is either a text or numbers: give --text or --features, not both")
     if not path.exists():
-        raise SourceError(f"{path}: there is nothing of that name; a folder of images or a table was expected.")
+        raise SourceError(f"{path} does not exist. A folder of images or a table was expected.")
     if path.is_dir():
         if text is not None or features:
             raise ArgumentError(f"{path} is a folder of images; --text and --features are for tables")
         if not image_names(path):
-            raise SourceError(f"{path}: no images there; files ending in {', '.join(SUFFIXES)} were looked for.")
+            raise SourceError(f"{path} has no images; expected files ending in {', '.join(SUFFIXES)}.")
         return Recognised("image")
     if not is_table(path):
         raise SourceError(
-            f"{path}: a folder of images, or a table ending in {ENDINGS} was expected; this name ends in "
-            f"{path.suffix!r}."
+            f"{path}: expected a folder of images, or a table ending in {ENDINGS}; this name ends in {path.suffix!r}."
         )
     names = column_names(path)
     if text not in names and len(names) == 1 and (hint := separator_hint(path, names)):
@@ -180,7 +188,7 @@ def recognise(path: Path, text: str | None = None, features: Sequence[str] = ())
 
 
 def _guessed(path: Path, names: list[str]) -> Recognised:
-    """The kind of a table of which nothing was said: only what cannot be meant otherwise is taken."""
+    """The kind of a table without options: only an unambiguous one is accepted."""
     if is_parquet(path):
         from labelwise.pool.sources.table import image_columns
 
@@ -190,18 +198,18 @@ def _guessed(path: Path, names: list[str]) -> Recognised:
     if len(names) == 1 and not is_parquet(path):
         return Recognised("text", text=names[0])
     raise SourceError(
-        f"{path}: which columns make a row? Its columns are {', '.join(names)}. Say --text COLUMN for texts, or "
-        "--features a,b,c for columns of numbers and categories."
+        f"{path}: which columns make a row? Its columns are {', '.join(names)}. Use --text COLUMN for texts, or "
+        "--features a,b,c for numbers and categories."
     )
 
 
 def open_data(settings: Settings, folder: Path, known: tuple[np.ndarray, list[str]] | None = None) -> Data:
-    """The rows of a project's source. `known` are ids and refs of a project that is there: no folder is listed."""
+    """The rows of a project's data. `known`: ids and refs of an existing project, so that no folder is listed."""
     path = settings.path(folder)
     if settings.kind == "image" and settings.image is None:
         return _folder(path, folder, known)
     if not path.is_file():
-        raise SourceError(f"{path}: the data of the project is not there; {_BACK}")
+        raise SourceError(f"{path}: the data of the project is missing. {_RESTORE}")
     if settings.kind == "image":
         return _packed(path, str(settings.image))
     if settings.kind == "text":
@@ -211,11 +219,11 @@ def open_data(settings: Settings, folder: Path, known: tuple[np.ndarray, list[st
 
 
 def fingerprint(path: Path, data: Data) -> str:
-    """16 hex digits that change when a file, or the list of a folder's images or their sizes, does."""
+    """16 hex digits that change when the file changes, or the names or sizes of a folder's images."""
     digest = hashlib.blake2b(digest_size=8)
     if path.is_dir():
         digest.update(repr(data.refs).encode("utf-8", "backslashreplace"))
-        digest.update(data.marks().tobytes())
+        digest.update(data.checksums().tobytes())
         return digest.hexdigest()
     size = path.stat().st_size
     digest.update(str(size).encode())
@@ -232,32 +240,32 @@ def broken(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return "not an image that can be read"
     if isinstance(error, FileNotFoundError):
-        return "the file is not there any more"
+        return "the file is missing"
     if type(error).__name__ == "DecompressionBombError":
-        return "the image has too many pixels to be opened safely; put a smaller one there"
+        return "the image has too many pixels to be opened safely; use a smaller one"
     return f"the image cannot be read ({type(error).__name__}: {error})"
 
 
 def _folder(root: Path, project: Path, known: tuple[np.ndarray, list[str]] | None) -> Images:
     if not root.is_dir():
-        raise SourceError(f"{root}: the folder of images is not there; {_BACK}")
+        raise SourceError(f"{root}: the folder of images is missing. {_RESTORE}")
     if known is not None:
         return Images(known[0], known[1], root)
-    own = os.path.realpath(project) + os.sep  # a project may lie inside the folder of its images
-    names = [name for name in image_names(root) if not (os.path.realpath(root / name)).startswith(own)]
-    wrong = {place: fault for place, name in enumerate(names) if (fault := _unusable(root, name)) is not None}
-    kept = [place for place in range(len(names)) if place not in wrong]
-    if not kept:
+    inside = os.path.realpath(project) + os.sep  # a project may be inside the folder of its images
+    names = [name for name in image_names(root) if not (os.path.realpath(root / name)).startswith(inside)]
+    wrong = {i: fault for i, name in enumerate(names) if (fault := _unusable(root, name)) is not None}
+    usable = [i for i in range(len(names)) if i not in wrong]
+    if not usable:
         first = f" The first: {next(iter(wrong.values()))}." if wrong else ""
-        raise SourceError(f"{root}: no images there; files ending in {', '.join(SUFFIXES)} were looked for.{first}")
-    return Images(np.array(kept, np.int64), [names[place] for place in kept], root, faults=tuple(wrong.values()))
+        raise SourceError(f"{root} has no images; expected files ending in {', '.join(SUFFIXES)}.{first}")
+    return Images(np.array(usable, np.int64), [names[i] for i in usable], root, faults=tuple(wrong.values()))
 
 
 def _unusable(root: Path, name: str) -> str | None:
-    """Why a file cannot be part of a project whatever is in it."""
+    """Why a file cannot be part of a project, whatever its content; None if it can."""
     if not name.isascii() and any("\ud800" <= sign <= "\udfff" for sign in name):
         return f"{name.encode('utf-8', 'backslashreplace').decode()}: its name is not UTF-8; rename the file"
-    return None if _inside(root / name, root) else f"{name}: a link that leads out of the folder"
+    return None if _inside(root / name, root) else f"{name}: a link to a file outside the folder"
 
 
 def _packed(path: Path, column: str) -> Images:
@@ -270,16 +278,16 @@ def _texts(path: Path, column: str) -> Texts:
     table = read_table(path, [column])
     values = table.columns[column]
     texts = [_shown(value) for value in values] if isinstance(values, np.ndarray) else values
-    kept = [place for place, text in enumerate(texts) if text.strip()]
+    usable = [i for i, text in enumerate(texts) if text.strip()]
     empty = tuple(f"{table.places[p]}: no text in column {column!r}" for p in range(len(texts)) if not texts[p].strip())
-    if not kept:
-        raise SourceError(f"{path}: column {column!r} holds no text.")
-    places = [table.places[place] for place in kept]
-    return Texts(table.ids[kept], places, [texts[place] for place in kept], table.faults + empty)
+    if not usable:
+        raise SourceError(f"{path}: column {column!r} has no text.")
+    places = [table.places[i] for i in usable]
+    return Texts(table.ids[usable], places, [texts[i] for i in usable], table.faults + empty)
 
 
 def _inside(path: Path, root: Path) -> bool:
-    """Whether a file, links followed, lies in the folder, links followed."""
+    """Whether a file is inside the folder, after following links."""
     return (os.path.realpath(path) + os.sep).startswith(os.path.realpath(root) + os.sep)
 
 
@@ -294,7 +302,7 @@ def _hash(content: bytes) -> int:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; -1 for one that is not there."""
+    """Bytes of a file; -1 if it is missing."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Features of pretrained encoders: small ones that come as packages, Hugging Face's, and any torch module."""
+"""Pretrained encoders: small ones that come as packages, Hugging Face models, and any torch module."""
 
 from __future__ import annotations
 
@@ -104,21 +104,21 @@ def hugging(name: str, kind: Kind) -> Hugging:
         import transformers
     except ImportError:
         raise ArgumentError(
-            f"--encoder {name}: not an encoder of Labelwise; to load it as a Hugging Face model the package "
-            f"transformers is needed: {PRETRAINED}"
+            f"--encoder {name}: not an encoder of Labelwise. To load it as a Hugging Face model, install the package "
+            f"transformers: {PRETRAINED}"
         ) from None
     try:
         auto = transformers.AutoImageProcessor if kind == "image" else transformers.AutoTokenizer
         return Hugging(name, kind, transformers.AutoModel.from_pretrained(name), auto.from_pretrained(name))
     except (OSError, ValueError, AttributeError, ImportError) as error:
-        raise SourceError(f"--encoder {name}: transformers cannot load it: {str(error)[:400]}") from error
+        raise SourceError(f"--encoder {name}: transformers cannot load it. {str(error)[:400]}") from error
 
 
 class Module:
-    """Any torch module, or function that makes one, by its dotted path; its output is flattened.
+    """A torch module, or a function that makes one, by its dotted path. Its output is flattened.
 
-    It gets images as (n, 3, S, S) with ImageNet's mean and spread taken off, S its attribute `size` or 224, or a list
-    of texts.
+    It gets a list of texts, or images (n, 3, S, S) normalised with ImageNet's mean and standard deviation. S is its
+    attribute `size`, or 224.
     """
 
     better = ""
@@ -127,7 +127,7 @@ class Module:
         made = _found(path)
         made = made() if not isinstance(made, nn.Module) and callable(made) else made
         if not isinstance(made, nn.Module):
-            raise ArgumentError(f"--encoder torch:{path}: an nn.Module or a function that makes one was expected")
+            raise ArgumentError(f"--encoder torch:{path}: expected an nn.Module, or a function that makes one")
         self.model = made.eval()
         self.name = f"torch:{path}"
         self.kind = kind
@@ -140,12 +140,12 @@ class Module:
     def encode(self, rows: Sequence[Any]) -> np.ndarray:
         out = self.model(normalised(rows) if self.kind == "image" else list(rows))
         if not isinstance(out, Tensor) or out.shape[0] != len(rows):
-            raise ModelError(f"{self.name}: a tensor with one row for each of {len(rows)} inputs was expected")
+            raise ModelError(f"{self.name}: expected a tensor with one row for each of {len(rows)} inputs")
         return out.flatten(1).float().cpu().numpy()
 
 
 def normalised(rows: Sequence[np.ndarray]) -> Tensor:
-    """Images (H, W, 3) uint8 as (n, 3, H, W) float32 with ImageNet's mean and spread taken off."""
+    """Images (H, W, 3) uint8 as (n, 3, H, W) float32, normalised with ImageNet's mean and standard deviation."""
     x_NHWC = torch.from_numpy(np.stack(rows)).float().div_(255)
     return ((x_NHWC - torch.tensor(_MEAN)) / torch.tensor(_SPREAD)).permute(0, 3, 1, 2).contiguous()
 

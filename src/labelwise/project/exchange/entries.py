@@ -11,7 +11,7 @@ from labelwise.project.store import Answer, Event, Round, Slice
 
 Include = Literal["test", "unsure", "all"]
 INCLUDE: tuple[Include, ...] = ("test", "unsure", "all")
-Standing = Literal["label", "unsure", "split", "skip", "none"]
+Snapshot = Literal["label", "unsure", "split", "skip", "none"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Entry:
 
     row: int
     ref: str
-    kind: Standing
+    kind: Snapshot
     value: str | None
     slice: Slice
     ballots: dict[str, Event]
@@ -88,7 +88,7 @@ def _entry(
     pick: tuple[Round, float] | None,
     note: str,
 ) -> Entry:
-    kind: Standing = "none" if answer is None else answer.kind
+    kind: Snapshot = "none" if answer is None else answer.kind
     value = None if answer is None else answer.value
     if pick is None:
         return Entry(row, ref, kind, value, slice_, by, None, "", None, "", note)

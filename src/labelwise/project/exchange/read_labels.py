@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelwise.errors import SourceError
-from labelwise.project.exchange.csv_cells import restored
+from labelwise.project.exchange.tables import restored
 from labelwise.project.settings import Kind
 
 IDS = ("al_id", "id")

@@ -58,7 +58,7 @@ def data_of(project: Project, row: int, ref: str, field: str, image: str | None)
     """What a task shows; `image` is the address of the picture."""
     if project.settings.kind == "image":
         return {"al_id": row, "al_ref": ref, field: image if image is not None else ref}
-    shown = project.shown(row)
+    shown = project.view(row)
     return {"al_id": row, "al_ref": ref, field: shown.text if shown.fields is None else dict(shown.fields)}
 
 

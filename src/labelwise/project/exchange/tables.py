@@ -6,11 +6,11 @@ import csv
 import io
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from labelwise.errors import SourceError, extra
-from labelwise.project.exchange.csv_cells import guarded
 from labelwise.project.exchange.entries import Entries, Entry
 from labelwise.project.project import Project
 
@@ -61,7 +61,7 @@ def _columns(project: Project, found: Entries) -> dict[str, list[Any]]:
     if project.settings.kind == "text":
         columns["text"] = [_text(project, entry.row) for entry in found.rows]
     if project.settings.kind == "table":
-        fields = [dict(project.shown(entry.row).fields or []) for entry in found.rows]
+        fields = [dict(project.view(entry.row).fields or []) for entry in found.rows]
         for name in project.settings.columns:
             columns[f"data_{name}" if name in columns else name] = [one.get(name, "") for one in fields]
     return columns
@@ -90,7 +90,7 @@ def _values(entry: Entry) -> dict[str, Any]:
 
 def _text(project: Project, row: int) -> str | None:
     try:
-        return project.shown(row).text
+        return project.view(row).text
     except SourceError:
         return None
 
@@ -108,3 +108,25 @@ def _number(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
+
+
+_RISKY = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # also the wide forms of the four signs
+_NUMBER = re.compile(r"-(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z")
+
+
+def guarded(cell: str) -> str:
+    """The cell as it may be written.
+
+    >>> [guarded(cell) for cell in ("=1+1", "-3.5", "-cmd", "cat", "'=x")]
+    ["'=1+1", '-3.5', "'-cmd", 'cat', "''=x"]
+    """
+    return f"'{cell}" if _RISKY.match(cell) and not _NUMBER.match(cell) else cell
+
+
+def restored(cell: str) -> str:
+    """What was given to `guarded`.
+
+    >>> [restored(guarded(cell)) for cell in ("=1+1", "-3.5", "'=x", "'tis")]
+    ['=1+1', '-3.5', "'=x", "'tis"]
+    """
+    return cell[1:] if cell.startswith("'") and _RISKY.match(cell) else cell

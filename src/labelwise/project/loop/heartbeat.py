@@ -1,27 +1,31 @@
-"""Working: what the worker of a project is doing, as `worker.json` says. Written by the worker, read by the page."""
+"""Heartbeat: what the worker of a project is doing, in `worker.json`. The worker writes it, the page reads it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from labelwise.io.files import atomic_file
 
 FILE = "worker.json"
-SILENT = 20.0  # seconds without a sign after which a worker counts as dead
+BEAT_SECONDS = 2.0  # between two heartbeats
+DEAD_SECONDS = 20.0  # without a heartbeat, after which a worker counts as dead
 
 State = Literal["idle", "waiting", "training", "choosing", "failed", "dead"]
 
 
 @dataclass(frozen=True)
-class Working:
-    """State of the worker.
+class Heartbeat:
+    """The state of the worker.
 
-    waiting: for answers. idle: there is nothing left to choose. failed: `message` says why, it will try again. dead:
-    no worker runs.
+    waiting: for answers. idle: no row is left to choose. failed: `message` has the reason, and the worker will try
+    again. dead: no worker runs.
     """
 
     state: State
@@ -32,20 +36,58 @@ class Working:
     beat: float = 0.0
 
     def write(self, folder: Path) -> None:
-        """Put this into `worker.json`; no sync, since a sign of life is worth nothing after a power cut."""
+        """Write `worker.json`. Without fsync: a heartbeat is worth nothing after a power cut."""
         with atomic_file(folder / FILE, durable=False) as file:
             file.write(json.dumps(asdict(self)).encode())
 
 
-def read_working(folder: Path) -> Working:
-    """What the worker said last; dead when it has been silent for too long or its process is gone."""
+def read_heartbeat(folder: Path) -> Heartbeat:
+    """The last heartbeat; state "dead" when there is none, or it is too old."""
     try:
-        found = Working(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+        found = Heartbeat(**json.loads((folder / FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return Working("dead", "no worker has been started for this project", 0.0, 0)
+        return Heartbeat("dead", "no worker has been started for this project", 0.0, 0)
     except (OSError, ValueError, TypeError) as error:
-        return Working("dead", f"{FILE} cannot be read: {error}", 0.0, 0)
-    if found.state == "dead" or time.time() - found.beat < SILENT:
+        return Heartbeat("dead", f"{FILE} cannot be read: {error}", 0.0, 0)
+    age = time.time() - found.beat
+    if found.state == "dead" or age < DEAD_SECONDS:
         return found
-    said = f"the worker has given no sign for {time.time() - found.beat:.0f} seconds; it was {found.state}"
-    return Working("dead", said, found.beat, found.round, found.pid, found.beat)
+    message = f"no heartbeat from the worker for {age:.0f} seconds; its last state was {found.state}"
+    return Heartbeat("dead", message, found.beat, found.round, found.pid, found.beat)
+
+
+class HeartbeatWriter:
+    """Writes `worker.json` whenever the state changes and every two seconds, until it is closed."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._now = Heartbeat("choosing", "starting", time.time(), 0, os.getpid(), time.time())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def set(self, state: State, message: str, round: int) -> None:
+        """Write the state if it differs from the last one."""
+        with self._lock:
+            if (self._now.state, self._now.message, self._now.round) != (state, message, round):
+                self._now = Heartbeat(state, message, time.time(), round, os.getpid(), time.time())
+                self._write()
+
+    def close(self, message: str) -> None:
+        """Write that the worker has stopped, and why."""
+        self._stop.set()
+        self._thread.join()
+        self.set("dead", message, self._now.round)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._now = replace(self._now, beat=time.time())
+                self._write()
+            if self._stop.wait(BEAT_SECONDS):
+                return
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the worker; the page reports missing heartbeats
+            self._now.write(self._folder)

@@ -1,7 +1,7 @@
 """The test slice: rows drawn uniformly at random, never chosen by a strategy and never trained on.
 
-Every row has a place in an order hashed from (seed, row id). The first of them are the reserve; each round takes the
-next ones of the order as its test rows. What was taken so far is at any moment a uniform sample of the whole pool.
+A hash of (seed, row id) orders the rows. The first of them are the reserve, and each round takes the next ones as its
+test rows. The test rows so far are at any moment a uniform sample of the whole pool.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import torch
 
 from labelwise.rng import Key
 
-LEAST, SHARE, MOST = 200, 0.15, 0.5  # of the reserve: rows, share of the pool, share it never exceeds
+MIN_ROWS, SHARE, MAX_SHARE = 200, 0.15, 0.5  # of the reserve; the two shares are of the pool
 
 
 def reserve(ids: np.ndarray, seed: int, test_share: float) -> np.ndarray:
-    """The rows set aside for testing, in the order in which they are used."""
+    """The rows reserved for testing, in the order they are used; empty when `test_share` is 0."""
     if test_share == 0:
         return np.empty(0, np.int64)
-    drawn = Key(seed).fold("project", "test").uniform(torch.from_numpy(ids)).numpy()
-    count = min(max(LEAST, round(SHARE * len(ids))), int(MOST * len(ids)))
-    return ids[np.lexsort((ids, drawn))][:count]
+    order = Key(seed).fold("project", "test").uniform(torch.from_numpy(ids)).numpy()
+    count = min(max(MIN_ROWS, round(SHARE * len(ids))), int(MAX_SHARE * len(ids)))
+    return ids[np.lexsort((ids, order))][:count]
 
 
 def slice_size(round: int, k: int, share: float) -> int:
-    """How many test rows round `round` (the first is 1) has, so that the share holds over all rounds.
+    """The number of test rows in round `round` (from 1), such that the share holds over all rounds.
 
     >>> [slice_size(round, 10, 0.15) for round in (1, 2, 3, 4)]
     [2, 1, 2, 1]
@@ -34,14 +34,8 @@ def slice_size(round: int, k: int, share: float) -> int:
 
 
 def interleaved(chosen: list[int], test: list[int], key: Key) -> list[int]:
-    """Both kinds of rows in one list, the order of each kept; nobody can tell from the place which kind a row is."""
-    rng = key.numpy()
-    places = np.sort(rng.permutation(len(chosen) + len(test))[: len(test)])
-    mixed, rest = [0] * (len(chosen) + len(test)), iter(chosen)
-    for place, row in zip(places.tolist(), test):
-        mixed[place] = row
-    at = set(places.tolist())
-    for place in range(len(mixed)):
-        if place not in at:
-            mixed[place] = next(rest)
-    return mixed
+    """Both lists in one, each in its own order, at random places: the place does not tell which kind a row is."""
+    is_test = np.zeros(len(chosen) + len(test), bool)
+    is_test[key.numpy().permutation(len(is_test))[: len(test)]] = True
+    from_chosen, from_test = iter(chosen), iter(test)
+    return [next(from_test if one else from_chosen) for one in is_test.tolist()]

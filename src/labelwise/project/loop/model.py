@@ -1,9 +1,9 @@
-"""The model of a project: a linear layer on the features, trained to the optimum in well under a second.
+"""The model of a project: a linear layer on the features, trained to the optimum within a second.
 
 Logistic regression (classes) minimises  sum_i -log p(y_i | x_i) + |W|^2 / (2 C)  with rows of length about 1, by L-BFGS
 from zero in float64: the same rows give the same model, whatever was trained before. Ridge regression (numbers) takes
-the penalty that has the lowest generalised cross-validation error. Where there are fewer rows than features, both work
-in the span of the rows, which holds the optimum.
+the penalty with the lowest generalised cross-validation error. With fewer rows than features, both work in the span of
+the rows, which contains the optimum.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from labelwise.train import TorchLearner
 
 STRENGTH = 30.0  # C above
 _STEPS = 60
-_RIDGE = torch.logspace(-4, 3, 22, dtype=torch.float64)  # penalties that are tried
+_RIDGE = torch.logspace(-4, 3, 22, dtype=torch.float64)  # candidate penalties
 
 
 def head_learner(width: int, classes: int, task: Task) -> TorchLearner:
-    """A learner of the linear head for `classes` classes, or for numbers."""
+    """A learner of the linear layer for `classes` classes, or for numbers."""
     outputs = 1 if task == "regress" else max(classes, 2)
     make: Callable[[], nn.Module] = lambda: nn.Linear(width, outputs)  # noqa: E731
     return TorchLearner(make, loss="mse" if task == "regress" else "cross_entropy", fit=_train)
 
 
 def _train(model: nn.Module, inputs: Any, labels: Tensor, weights: Tensor | None) -> None:
-    """Set the weights of a linear layer to the optimum. Weights of rows are left aside, as by Mean()."""
+    """Set a linear layer to its optimum. Row weights are ignored, as by Mean()."""
     assert isinstance(model, nn.Linear)
     if labels.is_floating_point():
         weight, bias = ridge(inputs.double(), labels.double())
@@ -52,15 +52,15 @@ def logistic(x_ND: Tensor, label_N: Tensor, classes: int) -> tuple[Tensor, Tenso
     one_hot_NC = nn.functional.one_hot(label_N, classes).double()
 
     def loss() -> float:
-        # Written out: autograd would take twice as long for a layer this small. The bias is held by a hair, so that
-        # a class without a row has an optimum.
+        # By hand: autograd would take twice as long for a layer this small. The bias has a tiny penalty, so that a
+        # class without a row has an optimum.
         with torch.no_grad():
             logp_NC = (z_NM @ weight.T + bias).log_softmax(1)
             off_NC = logp_NC.exp() - one_hot_NC
             weight.grad = off_NC.T @ z_NM + weight / STRENGTH
             bias.grad = off_NC.sum(0) + 1e-3 * bias
-            held = weight.square().sum() / STRENGTH + 1e-3 * bias.square().sum()
-            return float(-(logp_NC * one_hot_NC).sum() + held / 2)
+            penalty = weight.square().sum() / STRENGTH + 1e-3 * bias.square().sum()
+            return float(-(logp_NC * one_hot_NC).sum() + penalty / 2)
 
     descent.step(loss)
     return back(weight.detach()), bias.detach()
@@ -82,7 +82,7 @@ def ridge(x_ND: Tensor, y_N: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _span(x_ND: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Rows in coordinates of their span, where that is smaller, and the way back for weights."""
+    """Rows in coordinates of their span if that is smaller, and a function that maps weights back."""
     if len(x_ND) >= x_ND.shape[1]:
         return x_ND, lambda weight: weight
     q_DN, r_NN = torch.linalg.qr(x_ND.T)

@@ -1,4 +1,4 @@
-"""Suspects: labels that a model trained on the other labels finds unlikely, the least likely first."""
+"""Suspects: labels that a model trained on the other labels finds unlikely, least likely first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from labelwise.rng import Key
 from labelwise.train.torch.data import assign_folds
 
 _FOLDS, _FEWEST = 5, 20
-_UNLIKELY = 0.5  # a label with a higher probability than this is not suspect
-_FAR = 3.0  # residuals, in robust standard deviations, from which on a number is suspect
+_UNLIKELY = 0.5  # a label is suspect below this probability
+_FAR = 3.0  # a number is suspect if its residual is larger, in robust standard deviations
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A label that may be wrong. `confidence`, 0 to 1, is how sure the model is that it is not this."""
+    """A label that may be wrong. `confidence`, 0 to 1, is how sure the model is that it is wrong."""
 
     row: int
     label: str
@@ -33,7 +33,15 @@ class Suspect:
 
 
 def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Sequence[str], key: Key) -> list[Suspect]:
-    """The suspect ones of these labels, by cross-validation; classes is empty for numbers."""
+    """The suspect labels, by cross-validation; none with fewer than 20 labels.
+
+    Args:
+        rows: ids of the labelled rows (N,).
+        x_ND: their features.
+        labels: class numbers, or numbers (N,).
+        classes: names of the classes; empty for numbers.
+        key: source of chance.
+    """
     if len(rows) < _FEWEST:
         return []
     ids, x_ND = torch.tensor(list(rows)), x_ND.double()
@@ -49,7 +57,7 @@ def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Se
             p_NC[out] = (x_ND[out] @ weight.T + bias).softmax(1)
     own_N = p_NC.gather(1, label_N[:, None])[:, 0]
     best_N = p_NC.argmax(1)
-    # A class of which no other row is labelled cannot be found likely by any model.
+    # No model can find a class likely if it has no other labelled row.
     known_N = torch.bincount(label_N, minlength=len(classes))[label_N] > 1
     wrong = ((best_N != label_N) & known_N & (own_N < _UNLIKELY)).nonzero()[:, 0]
     order = wrong[(own_N - p_NC.amax(1))[wrong].argsort(stable=True)]
@@ -70,7 +78,7 @@ def _numbers(ids: Tensor, x_ND: Tensor, y_N: Tensor, key: Key) -> list[Suspect]:
     spread = 1.4826 * float(np.median(np.abs(off_N - np.median(off_N)))) or 1.0
     far_N = np.abs(off_N - np.median(off_N)) / spread
     order = [i for i in np.argsort(-far_N, kind="stable").tolist() if far_N[i] > _FAR]
-    # Chebyshev's bound, which holds whatever the law of the residuals.
+    # Chebyshev's bound holds for any distribution of the residuals.
     return [
         Suspect(int(ids[i]), f"{float(y_N[i]):g}", f"{float(found_N[i]):.4g}", round(1 - 1 / float(far_N[i]) ** 2, 4))
         for i in order
@@ -78,7 +86,7 @@ def _numbers(ids: Tensor, x_ND: Tensor, y_N: Tensor, key: Key) -> list[Suspect]:
 
 
 def write_suspects(folder: Path, suspects: Sequence[Suspect]) -> None:
-    """Keep the suspects of a round."""
+    """Write the suspects of a round to its folder."""
     write_text(folder / "suspects.json", json.dumps([asdict(one) for one in suspects], ensure_ascii=False) + "\n")
 
 
@@ -88,5 +96,5 @@ def read_suspects(project: Path) -> list[Suspect]:
         try:
             return [Suspect(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
         except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{path} cannot be read ({error}); remove it, the next round writes another") from error
+            raise StoreError(f"{path} cannot be read ({error}). Remove it; the next round writes a new one") from error
     return []

@@ -1,12 +1,12 @@
 """Learning curves of mean losses: what random labels give, measured on the test slice, and what lies beyond it.
 
 The test slice is a random sample, so training on n of its rows and testing on the others is random labelling with n
-labels. Repeated over permutations this gives the mean loss of random labels for every n below the size m of the slice.
+labels. Repeated over permutations, this gives the mean loss of random labels for every n below the size m of the slice.
 
-Beyond, the curve goes on as  E(n) = a + b n^-c,  a, b >= 0. An estimate comes with draws: each draws the test rows
-anew (the same rows for all models, whose losses are compared), adds what another random slice would have taught (the
-spread between training sets, by Hoeffding's bound for an average over subsets), and draws the exponent c from how well
-each fits, so that a curve which is not known has no narrow future.
+Beyond n = m, the curve continues as  E(n) = a + b n^-c,  a, b >= 0. The uncertainty comes from bootstrap draws. Each
+draw resamples the test rows (the same rows for all models, whose losses are compared), adds the spread between
+training sets (by Hoeffding's bound for an average over subsets), and draws the exponent c in proportion to how well
+each value fits, so that a curve that is poorly known has a wide interval.
 """
 
 from __future__ import annotations
@@ -22,34 +22,44 @@ from labelwise.rng import Key
 
 DRAWS = 600
 _SIZES = 6
-_TURNS = 6  # one row in so many is held out at the largest size
+_FOLDS = 6  # one row in six is held out at the largest size
 _EXPONENTS = np.geomspace(0.15, 2.0, 16)
-_UNLIKE = 0.05  # relative difference that even the best law may have from a true curve
+_MODEL_ERROR = 0.05  # relative difference that even the best law may have from a true curve
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Mean losses of random labels, by number of labels (S,) and test row (S, M); spread is s in s^2/n."""
+class RandomCurve:
+    """Mean losses of random labels by number of labels (S,) and test row (S, M).
+
+    `spread` is s, where s^2/n is the variance of the mean loss between training sets of n rows.
+    """
 
     sizes_S: np.ndarray
     loss_SM: np.ndarray
     spread: float
 
 
-def random_curve(x_MD: Tensor, label_M: np.ndarray, classes: int, key: Key) -> Measured:
-    """Train on n of the rows and test on the others, for several n and many permutations; classes 0 for numbers."""
+def random_curve(x_MD: Tensor, label_M: np.ndarray, classes: int, key: Key) -> RandomCurve:
+    """Train on n of the rows and test on the others, for several n and many permutations.
+
+    Args:
+        x_MD: features of the test rows.
+        label_M: their labels; class numbers, or numbers.
+        classes: number of classes; 0 for numbers.
+        key: source of chance.
+    """
     m = len(label_M)
-    out = -(-m // _TURNS)
+    out = -(-m // _FOLDS)
     most = m - out
-    least = max(5, min(2 * classes, most // 2))  # before every class was seen the curve has another shape
+    least = max(5, min(2 * classes, most // 2))  # the curve has another shape until every class was seen
     sizes_S = np.unique(np.geomspace(least, most, _SIZES).round().astype(int))
-    repeats = _TURNS * (2 if m < 250 else 1)
+    repeats = _FOLDS * (2 if m < 250 else 1)
     total_SM, count_SM = np.zeros((len(sizes_S), m)), np.zeros((len(sizes_S), m))
     mean_RS = np.zeros((repeats, len(sizes_S)))
     x_MD = x_MD.double()
     for repeat in range(repeats):
-        order = key.fold("order", repeat // _TURNS).numpy().permutation(m)
-        order = np.roll(order, (repeat % _TURNS) * out)  # each row is held out at the largest size in one of the turns
+        order = key.fold("order", repeat // _FOLDS).numpy().permutation(m)
+        order = np.roll(order, (repeat % _FOLDS) * out)  # each row is held out at the largest size in one of the folds
         for s, n in enumerate(sizes_S.tolist()):
             inside, outside = order[:n], order[n:]
             loss = _losses(x_MD, label_M, inside, outside, classes)
@@ -57,7 +67,7 @@ def random_curve(x_MD: Tensor, label_M: np.ndarray, classes: int, key: Key) -> M
             count_SM[s, outside] += 1
             mean_RS[repeat, s] = loss.mean()
     loss_SM = total_SM / count_SM
-    return Measured(sizes_S, loss_SM, _spread(mean_RS, loss_SM, sizes_S))
+    return RandomCurve(sizes_S, loss_SM, _spread(mean_RS, loss_SM, sizes_S))
 
 
 def _losses(x_MD: Tensor, label_M: np.ndarray, inside: np.ndarray, outside: np.ndarray, classes: int) -> np.ndarray:
@@ -74,60 +84,72 @@ def _spread(mean_RS: np.ndarray, loss_SM: np.ndarray, sizes_S: np.ndarray) -> fl
     m = loss_SM.shape[1]
     found = []
     for s, n in enumerate(sizes_S.tolist()):
-        tested = loss_SM[s].var() / (m - n) * n / m  # what comes from testing on some of the rows
+        tested = loss_SM[s].var() / (m - n) * n / m  # variance due to testing on some of the rows
         found.append(max(mean_RS[:, s].var(ddof=1) - tested, 0.0) * n / (1 - n / m))
     return float(np.sqrt(np.median(found)))
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Curves (B,) drawn: measured points, and the law beyond them."""
+class Curves:
+    """B bootstrap draws of a learning curve: measured points, and the law a + b n^-c beyond them."""
 
     sizes_S: np.ndarray
-    loss_BS: np.ndarray  # falling
+    loss_BS: np.ndarray  # never rises
     a_B: np.ndarray
     b_B: np.ndarray
     c_B: np.ndarray
 
-    def at(self, n: float) -> np.ndarray:
+    def loss_at(self, n: float) -> np.ndarray:
         """The mean loss (B,) at n labels."""
         if n <= self.sizes_S[-1]:
             return np.array([np.interp(n, self.sizes_S, row) for row in self.loss_BS])
+        return self.law_at(n)
+
+    def law_at(self, n: float) -> np.ndarray:
+        """The mean loss (B,) at n labels by the fitted law alone."""
         return self.a_B + self.b_B * float(n) ** -self.c_B
 
-    def reaches(self, level_B: np.ndarray, most: float) -> np.ndarray:
-        """Labels (B,) at which each curve falls to its level; `most` where it does not before."""
-        found = np.empty(len(level_B))
-        for place, (row, level) in enumerate(zip(self.loss_BS, level_B)):
-            if level >= row[-1]:
-                found[place] = np.interp(-level, -row, self.sizes_S)
+    def labels_at(self, loss_B: np.ndarray, most: float) -> np.ndarray:
+        """Labels (B,) at which each curve falls to its loss; at most `most`."""
+        found = np.empty(len(loss_B))
+        for b, (row, loss) in enumerate(zip(self.loss_BS, loss_B)):
+            if loss >= row[-1]:
+                found[b] = np.interp(-loss, -row, self.sizes_S)
                 continue
-            gap = level - self.a_B[place]
-            ratio = np.log(self.b_B[place] / gap) / self.c_B[place] if gap > 0 and self.b_B[place] > 0 else np.inf
-            found[place] = np.exp(min(ratio, np.log(most)))
+            gap = loss - self.a_B[b]
+            ratio = np.log(self.b_B[b] / gap) / self.c_B[b] if gap > 0 and self.b_B[b] > 0 else np.inf
+            found[b] = np.exp(min(ratio, np.log(most)))
         return np.clip(found, self.sizes_S[0], most)
 
 
 def weights(m: int, key: Key, draws: int = DRAWS) -> np.ndarray:
-    """Weights (B, M) of test rows drawn anew with replacement; the first draw is the rows themselves."""
+    """Bootstrap weights (B, M) of the test rows; the first draw gives every row the same weight."""
     rng = key.numpy()
-    drawn = rng.multinomial(m, np.full(m, 1 / m), size=draws - 1) / m
-    return np.concatenate([np.full((1, m), 1 / m), drawn])
+    resampled = rng.multinomial(m, np.full(m, 1 / m), size=draws - 1) / m
+    return np.concatenate([np.full((1, m), 1 / m), resampled])
 
 
-def curves(sizes_S: np.ndarray, loss_SM: np.ndarray, w_BM: np.ndarray, spread: float, key: Key) -> Drawn:
-    """A curve and its law for each draw of the test rows."""
+def curves(sizes_S: np.ndarray, loss_SM: np.ndarray, w_BM: np.ndarray, spread: float, key: Key) -> Curves:
+    """A curve and its law for each bootstrap draw.
+
+    Args:
+        sizes_S: numbers of labels.
+        loss_SM: losses of the test rows at each of them.
+        w_BM: weights of the test rows in each draw, from `weights`.
+        spread: `RandomCurve.spread`; 0 to leave out the spread between training sets.
+        key: source of chance.
+    """
     rng = key.fold("curves").numpy()
     shift_B = rng.standard_normal(len(w_BM)) * spread / np.sqrt(loss_SM.shape[1])
     shift_B[0] = 0.0
     loss_BS = np.maximum(w_BM @ loss_SM.T + shift_B[:, None], 0.0)
     loss_BS = np.array([_falling(row) for row in loss_BS])
     a_B, b_B, c_B = _laws(sizes_S.astype(np.float64), loss_BS, rng)
-    return Drawn(sizes_S.astype(np.float64), loss_BS, a_B, b_B, c_B)
+    return Curves(sizes_S.astype(np.float64), loss_BS, a_B, b_B, c_B)
 
 
 def _falling(loss_S: np.ndarray) -> np.ndarray:
-    """The nearest curve that never rises (pools of neighbours that do)."""
+    """The nearest curve that never rises, by pooling adjacent violators."""
     pools: list[list[float]] = []
     for value in loss_S.tolist():
         pools.append([value, 1.0])
@@ -138,11 +160,11 @@ def _falling(loss_S: np.ndarray) -> np.ndarray:
 
 
 def _laws(sizes_S: np.ndarray, loss_BS: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """(a, b, c) for each draw: a and b by weighted least squares, c drawn by how well it fits; best for the first."""
-    trust_BS = 1 / np.maximum(loss_BS, 0.02 * loss_BS.max() + 1e-12)  # counts vary as they are large
+    """(a, b, c) for each draw: a and b by weighted least squares, c drawn by how well it fits (the best for draw 0)."""
+    trust_BS = 1 / np.maximum(loss_BS, 0.02 * loss_BS.max() + 1e-12)  # the variance of a count grows with its size
     fits = [_fit(sizes_S**-c, loss_BS, trust_BS) for c in _EXPONENTS]
     error_BE = np.stack([fit[2] for fit in fits], axis=1)
-    noise_B = error_BE.min(1) / max(len(sizes_S) - 3, 1) + _UNLIKE**2 * loss_BS.mean(1) + 1e-300
+    noise_B = error_BE.min(1) / max(len(sizes_S) - 3, 1) + _MODEL_ERROR**2 * loss_BS.mean(1) + 1e-300
     chance_BE = np.exp(-0.5 * (error_BE - error_BE.min(1, keepdims=True)) / noise_B[:, None])
     chance_BE /= chance_BE.sum(1, keepdims=True)
     pick_B = (chance_BE.cumsum(1) < rng.random(len(loss_BS))[:, None]).sum(1).clip(max=len(_EXPONENTS) - 1)

@@ -1,35 +1,111 @@
 """The meter: how good the model is, what random labels would have given, and whether to go on. With intervals.
 
-Everything comes from the test slice, rows drawn uniformly at random and never trained on. Labels of the slice are
-counted on neither side: who labels at random needs test rows as well.
+Everything comes from the test slice: rows drawn uniformly at random and never trained on. Labels of the slice are
+counted on neither side, because random labelling needs test rows as well.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
+from labelwise.errors import StoreError
 from labelwise.io.files import write_text
 from labelwise.project.meter import mean_curve
-from labelwise.project.meter.reading import FILE, Meter, Metric, Span
-from labelwise.project.meter.rows import History
 from labelwise.project.meter.sentences import sentences
 from labelwise.project.settings import Settings
 from labelwise.rng import Key
 from labelwise.stats.estimate import pool_mean
 
-FEWEST, EACH = 30, 4  # test rows, and test rows for each class, below which nothing but the accuracy is said
-WIDEST = 2.0  # an interval around the labels given whose ends differ by more than this factor says nothing yet
+FILE = "meter.json"
+MIN_TEST_ROWS, MIN_PER_CLASS = 30, 4  # test rows, in all and for each class, below which only the accuracy is given
+MAX_RATIO = 2.0  # an interval around the labels used whose ends differ by a larger factor is too wide to use
 HORIZON = 100  # labels over which the gain decides whether to stop
-WORTH = {
-    "accuracy": 0.005,
-    "rmse": 0.01,
-}  # gain of so many labels that is worth them: points of accuracy, share of RMSE
+WORTH = {"accuracy": 0.005, "rmse": 0.01}  # smallest gain over HORIZON that is worth it: accuracy, share of the RMSE
 _TAIL = 0.025
+
+Metric = Literal["accuracy", "rmse"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A value and its 95 % interval; `high` is None where the interval has no upper end."""
+
+    value: float
+    low: float
+    high: float | None
+
+    def minus(self, value: float) -> Span:
+        """The interval shifted down."""
+        return Span(self.value - value, self.low - value, None if self.high is None else self.high - value)
+
+    def times(self, factor: float) -> Span:
+        """The interval scaled by a positive factor."""
+        return Span(self.value * factor, self.low * factor, None if self.high is None else self.high * factor)
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What the test slice says after a round; the content of `meter.json`.
+
+    Attributes:
+        round, after: the round of the model that was measured, and the last event it was trained on.
+        labels: labels it was trained on.
+        test: test rows that have a label.
+        metric, score: accuracy or RMSE of the model on the test rows; None without a test row.
+        control: the same for a model trained on as many random labels.
+        needed: random labels needed for the score that was reached.
+        saved: `needed` less `labels`.
+        hours: `saved` in working hours, at `seconds` for a label.
+        beyond: whether `needed` and `control` are extrapolated beyond the measured curve.
+        gain: expected gain of the metric from the next `batch` labels.
+        stop, stop_reason: whether to stop, and the reason.
+        early: why it is too early to tell what was saved; "" when it is not.
+        words: all of it in sentences.
+    """
+
+    round: int
+    after: int
+    labels: int
+    test: int
+    metric: Metric
+    score: Span | None
+    control: Span | None
+    needed: Span | None
+    saved: Span | None
+    hours: Span | None
+    seconds: float | None
+    beyond: bool
+    gain: Span | None
+    batch: int
+    stop: bool
+    stop_reason: str
+    early: str
+    words: list[str]
+
+
+@dataclass(frozen=True)
+class History:
+    """What the meter is computed from: M test rows and the R models so far, the newest last.
+
+    A loss is 1 for a wrong class and 0 for the right one, or the squared error.
+    """
+
+    rows: np.ndarray  # (M,) ids
+    x_MD: Tensor
+    label_M: np.ndarray
+    classes: tuple[str, ...]  # empty for numbers
+    labels_R: list[int]  # labels each model was trained on
+    losses_RM: list[np.ndarray]
+    seconds: float | None  # median of a label
+    free: int  # rows that can still be chosen
 
 
 def measure(folder: Path, history: History, settings: Settings, rows: int, round: int, after: int) -> Meter:
@@ -41,24 +117,32 @@ def measure(folder: Path, history: History, settings: Settings, rows: int, round
 
 
 def compute(history: History, batch: int, rows: int, round: int, after: int, key: Key) -> Meter:
-    """The meter of the newest model; `rows` of the pool are the most that could be labelled."""
+    """Measure the newest model.
+
+    Args:
+        history: the test rows and the losses of every model on them.
+        batch: labels of the next round.
+        rows: rows of the pool, the upper limit of any number of labels.
+        round, after: the round of the model, and the last event it was trained on.
+        key: source of chance.
+    """
     metric: Metric = "accuracy" if history.classes else "rmse"
     m, labels = len(history.rows), history.labels_R[-1]
-    score = _score(history.losses_RM[-1], metric, key) if m else None
-    least = max(FEWEST, EACH * len(history.classes))
+    score = _score(history.losses_RM[-1], metric) if m else None
+    least = max(MIN_TEST_ROWS, MIN_PER_CLASS * len(history.classes))
     w_BM = mean_curve.weights(m, key.fold("rows")) if m >= least else np.empty((0, 0))
-    early = "" if m >= least else f"{m} of at least {least} test rows have a label"
+    early = "" if m >= least else f"{m} test rows have a label; at least {least} are needed"
     control = needed = saved = gain = ahead = None
     beyond = False
     if m >= least:
-        drawn, labels_B = _against_random(history, w_BM, rows, key)
-        control = _span(_metric(drawn.at(labels), metric))
+        curves, labels_B = _against_random(history, w_BM, rows, key)
+        control = _span(_metric(curves.loss_at(labels), metric))
         needed = _span(labels_B, most=float(rows))
-        saved = _minus(needed, labels)
-        beyond = bool(max(labels, needed.value) > drawn.sizes_S[-1])
+        saved = needed.minus(labels)
+        beyond = bool(max(labels, needed.value) > curves.sizes_S[-1])
         early = _too_wide(needed, labels)
         gain, ahead = _gains(history, w_BM, min(batch, history.free), metric, key)
-    hours = None if saved is None or history.seconds is None else _times(saved, history.seconds / 3600)
+    hours = None if saved is None or history.seconds is None else saved.times(history.seconds / 3600)
     stop, reason = _stop(history, score, ahead, metric)
     made = Meter(
         round, after, labels, m, metric, score, control, needed, saved, hours, history.seconds, beyond, gain, batch,
@@ -68,8 +152,8 @@ def compute(history: History, batch: int, rows: int, round: int, after: int, key
     return made
 
 
-def _score(loss_M: np.ndarray, metric: Metric, key: Key) -> Span:
-    """Accuracy with Wilson's interval; RMSE with one that is bent for the skewness of squared errors."""
+def _score(loss_M: np.ndarray, metric: Metric) -> Span:
+    """Accuracy with Wilson's interval; RMSE with an interval corrected for the skewness of squared errors."""
     if metric == "accuracy":
         found = pool_mean(1 - loss_M, np.ones(len(loss_M)), share=True)
         return Span(found.value, found.low, found.high)
@@ -78,26 +162,28 @@ def _score(loss_M: np.ndarray, metric: Metric, key: Key) -> Span:
     return Span(*ends) if len(loss_M) > 1 and all(map(math.isfinite, ends)) else Span(ends[0], 0.0, None)
 
 
-def _against_random(history: History, w_BM: np.ndarray, rows: int, key: Key) -> tuple[mean_curve.Drawn, np.ndarray]:
-    """Curves of random labels, and how many of them (B,) give what the model has reached, in each draw."""
+def _against_random(history: History, w_BM: np.ndarray, rows: int, key: Key) -> tuple[mean_curve.Curves, np.ndarray]:
+    """Learning curves of random labels, and the labels (B,) at which each reaches the score of the model."""
     measured = mean_curve.random_curve(history.x_MD, history.label_M, len(history.classes), key.fold("random"))
-    drawn = mean_curve.curves(measured.sizes_S, measured.loss_SM, w_BM, measured.spread, key)
-    return drawn, drawn.reaches(w_BM @ history.losses_RM[-1], float(rows))
+    curves = mean_curve.curves(measured.sizes_S, measured.loss_SM, w_BM, measured.spread, key)
+    return curves, curves.labels_at(w_BM @ history.losses_RM[-1], float(rows))
 
 
 def _gains(history: History, w_BM: np.ndarray, batch: int, metric: Metric, key: Key) -> tuple[Span | None, Span | None]:
-    """Gain of the next batch, and of the next HORIZON labels, from the curve of the rounds so far; None for too few."""
+    """Gain of the next batch and of the next HORIZON labels, from the curve of the rounds so far.
+
+    None with fewer than four rounds, or when no row is left.
+    """
     labels_R = np.array(history.labels_R)
     if len(labels_R) < 4 or batch < 1:
         return None, None
     from_R = labels_R >= labels_R[-1] / 8  # the first steps say little about the next
     sizes, loss = labels_R[from_R], np.stack(history.losses_RM)[from_R]
-    drawn = mean_curve.curves(sizes, loss, w_BM, 0.0, key.fold("gain"))
-    now_B = drawn.a_B + drawn.b_B * float(sizes[-1]) ** -drawn.c_B
+    curves = mean_curve.curves(sizes, loss, w_BM, 0.0, key.fold("gain"))
+    now_B = curves.law_at(sizes[-1])
     found = []
     for more in (batch, min(HORIZON, history.free)):
-        then_B = drawn.a_B + drawn.b_B * float(sizes[-1] + more) ** -drawn.c_B
-        better_B = _metric(then_B, metric) - _metric(now_B, metric)
+        better_B = _metric(curves.law_at(sizes[-1] + more), metric) - _metric(now_B, metric)
         found.append(_span(better_B if metric == "accuracy" else -better_B))
     return found[0], found[1]
 
@@ -105,18 +191,17 @@ def _gains(history: History, w_BM: np.ndarray, batch: int, metric: Metric, key: 
 def _stop(history: History, score: Span | None, ahead: Span | None, metric: Metric) -> tuple[bool, str]:
     """Whether to stop, and the reason."""
     if history.free == 0:
-        return True, "every row that can be chosen has been."
+        return True, "every row that could be chosen has been chosen."
     if ahead is None or score is None:
-        return False, "go on: there are too few test rows or rounds to say what more labels would bring."
+        return False, "go on: there are too few test rows or rounds to estimate what more labels would bring."
     worth = WORTH[metric] * (1.0 if metric == "accuracy" else score.value)
     most = ahead.high if ahead.high is not None else math.inf
     more = min(HORIZON, history.free)
-    said = (
-        f"the next {more} labels are expected to bring {_amount(ahead.value, metric)}, at most {_amount(most, metric)}"
-    )
+    expected = f"{_amount(ahead.value, metric)}, at most {_amount(most, metric)}"
     if most < worth:
-        return True, f"{said}; that is less than {_amount(worth, metric)}."
-    return False, f"go on: {said}."
+        limit = _amount(worth, metric)
+        return True, f"the next {more} labels are expected to bring {expected}; that is less than {limit}."
+    return False, f"go on: the next {more} labels are expected to bring {expected}."
 
 
 def _amount(value: float, metric: Metric) -> str:
@@ -128,27 +213,52 @@ def _metric(loss: np.ndarray, metric: Metric) -> np.ndarray:
 
 
 def _span(values_B: np.ndarray, most: float | None = None) -> Span:
-    """Median and interval of draws; open above where it touches `most`."""
-    low, middle, high = np.quantile(values_B, [_TAIL, 0.5, 1 - _TAIL]).tolist()
-    return Span(middle, low, None if most is not None and high >= 0.999 * most else high)
+    """Median and interval of draws; without an upper end where the interval reaches `most`."""
+    low, median, high = np.quantile(values_B, [_TAIL, 0.5, 1 - _TAIL]).tolist()
+    return Span(median, low, None if most is not None and high >= 0.999 * most else high)
 
 
 def _too_wide(needed: Span, labels: int) -> str:
-    """Why nothing can be said yet; "" where the interval lies on one side of `labels`, or is narrow around it."""
+    """Why the saving cannot be told yet; "" where the interval is on one side of `labels`, or narrow around it."""
     if needed.low > labels or (needed.high is not None and needed.high < labels):
         return ""
-    if needed.high is not None and needed.high <= WIDEST * max(needed.low, 1.0):
+    if needed.high is not None and needed.high <= MAX_RATIO * max(needed.low, 1.0):
         return ""
-    most = "more than can be told" if needed.high is None else f"{needed.high:.0f}"
-    return (
-        f"random labelling would need between {needed.low:.0f} and {most} labels for what {labels} have given; more "
-        "test rows will narrow this"
-    )
+    if needed.high is None:
+        needs = f"at least {needed.low:.0f} labels for this accuracy; an upper limit cannot be estimated yet"
+    else:
+        needs = f"{needed.low:.0f} to {needed.high:.0f} labels for this accuracy; more test rows will narrow this range"
+    return f"Random labelling would have needed {needs} ({labels} were used)"
 
 
-def _minus(span: Span, value: float) -> Span:
-    return Span(span.value - value, span.low - value, None if span.high is None else span.high - value)
+def losses_of(
+    x_MD: np.ndarray,
+    label_M: np.ndarray,
+    classes: Sequence[str],
+    weight_CD: np.ndarray,
+    bias_C: np.ndarray,
+    model_classes: Sequence[str],
+) -> np.ndarray:
+    """The loss (M,) of a linear model; a class the model did not know yet counts as wrong."""
+    if not len(x_MD):
+        return np.empty(0)
+    out_MC = x_MD.astype(np.float64) @ weight_CD.T.astype(np.float64) + bias_C
+    if not classes:
+        return (out_MC[:, 0] - label_M) ** 2
+    names = np.array([*model_classes, *[""] * (out_MC.shape[1] - len(model_classes))], dtype=object)
+    truth = np.array(list(classes), dtype=object)[label_M.astype(int)]
+    return (names[out_MC.argmax(1)] != truth).astype(np.float64)
 
 
-def _times(span: Span, factor: float) -> Span:
-    return Span(span.value * factor, span.low * factor, None if span.high is None else span.high * factor)
+def read_meter(folder: Path) -> Meter | None:
+    """The meter that `measure` wrote last; None before the first."""
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("score", "control", "needed", "saved", "hours", "gain"):
+            found[name] = None if found[name] is None else Span(**found[name])
+        return Meter(**found)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read ({error}). Remove it; the next round writes a new one") from error

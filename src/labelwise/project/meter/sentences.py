@@ -1,72 +1,126 @@
-"""The meter in plain sentences."""
+"""The meter in words: a headline, a few large numbers, and sentences for people."""
 
 from __future__ import annotations
 
-from labelwise.project.meter.reading import Meter, Span
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labelwise.project.meter.meter import Meter, Span
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of the meter: its name, the value, and its interval."""
+
+    name: str
+    value: str
+    detail: str
+
+
+def headline(meter: Meter | None, labels: int) -> str:
+    """The result in one line, with no more than is known."""
+    if meter is None or meter.score is None or meter.early:
+        return f"{labels} {'label' if labels == 1 else 'labels'} so far; too early to tell how many were saved"
+    accuracy = meter.metric == "accuracy"
+    reached = f"{100 * meter.score.value:.0f} % accuracy" if accuracy else f"RMSE {meter.score.value:.3g}"
+    if meter.saved is not None and meter.saved.low > 0:
+        return f"{reached} with {meter.labels} labels: about {meter.saved.value:.0f} labels saved"
+    return f"{reached} with {meter.labels} labels; no measurable saving over random labels yet"
+
+
+def figures(meter: Meter | None) -> list[Figure]:
+    """The numbers that can be shown; empty before the first model is measured."""
+    if meter is None or meter.score is None:
+        return []
+    interval = f"{_interval(meter, meter.score)} (95 % interval), {meter.test} test rows"
+    found = [Figure(_metric_name(meter), _value(meter, meter.score), interval)]
+    if meter.control is not None:
+        interval = _interval(meter, meter.control) + (", extrapolated" if meter.beyond else "")
+        found.append(Figure(f"With {meter.labels} random labels", _value(meter, meter.control), interval))
+    if meter.saved is not None and not meter.early:
+        found.append(Figure("Labels saved", f"{meter.saved.value:.0f}", _range(meter.saved, ".0f")))
+        if meter.hours is not None:
+            found.append(Figure("Hours saved", f"{meter.hours.value:.1f}", _range(meter.hours, ".1f")))
+    if meter.gain is not None:
+        points = f"{100 * meter.gain.value:+.2f} points"
+        value = points if meter.metric == "accuracy" else f"{-meter.gain.value:+.3g} RMSE"
+        found.append(Figure(f"Expected from the next {meter.batch} labels", value, ""))
+    return found
 
 
 def sentences(meter: Meter) -> list[str]:
-    """What the meter says, for people; "too early to tell" where it is."""
-    said = [_score(meter)]
+    """Everything the meter knows, one sentence each."""
+    score = "not known yet, because no test row has a label."
+    if meter.score is not None:
+        score = f"{_with_interval(meter, meter.score)} on {meter.test} test rows, after {meter.labels} labels."
+    said = [f"{_metric_name(meter)}: {score}"]
     if meter.early:
-        said.append(f"Too early to tell what was saved: {meter.early}.")
+        said.append(too_early(meter))
     if meter.saved is not None and meter.needed is not None:
         if not meter.early:
-            said.append(_saved(meter, meter.saved))
+            said.append(_saved(meter, meter.needed, meter.saved))
         if meter.control is not None:
-            where = " (beyond what was measured)" if meter.beyond else ""
-            said.append(f"{meter.labels} random labels would have given {_value(meter, meter.control)}{where}.")
+            how = " (extrapolated)" if meter.beyond else ""
+            said.append(f"{meter.labels} random labels would have given {_with_interval(meter, meter.control)}{how}.")
     if meter.gain is not None:
         said.append(f"The next {meter.batch} labels are expected to bring {_gain(meter, meter.gain)}.")
-    said.append(("Stop: " if meter.stop else "") + _capital(meter.stop_reason, meter.stop))
-    return said
+    return [*said, advice(meter)]
 
 
-def _score(meter: Meter) -> str:
-    what = "Accuracy" if meter.metric == "accuracy" else "Typical error (RMSE)"
-    if meter.score is None:
-        return f"{what}: not known yet, no test row has a label."
-    return f"{what} {_value(meter, meter.score)} on {meter.test} test rows, after {meter.labels} labels."
+def advice(meter: Meter) -> str:
+    """Whether to stop, and why."""
+    return f"You can stop: {meter.stop_reason}" if meter.stop else _capital(meter.stop_reason)
 
 
-def _saved(meter: Meter, saved: Span) -> str:
-    counted = _range(saved, "{:.0f}")
-    needed = _range(meter.needed, "{:.0f}") if meter.needed is not None else ""
-    where = ", an estimate that continues the measured curve," if meter.beyond else ""
-    start = f"Random labelling would need {needed} labels for this{where} instead of {meter.labels}"
+def too_early(meter: Meter) -> str:
+    """Why the saving cannot be told yet; "" when it can."""
+    return f"Too early to tell how many labels were saved. {_capital(meter.early)}." if meter.early else ""
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _saved(meter: Meter, needed: Span, saved: Span) -> str:
+    how = " (extrapolated from the measured curve)" if meter.beyond else ""
+    start = f"Random labelling would have needed {_count(needed)} labels for this{how}; {meter.labels} were used"
     if saved.low > 0:
-        hours = f", {_range(meter.hours, '{:.1f}')} hours" if meter.hours is not None else ""
-        return f"{start}: {counted} labels saved{hours}."
+        hours = f", or {_count(meter.hours, '.1f')} hours" if meter.hours is not None else ""
+        return f"{start}. Saved: {_count(saved)} labels{hours}."
     if saved.high is not None and saved.high < 0:
-        return f"{start}: choosing has cost labels here, {_range(_negative(saved), '{:.0f}')} of them."
-    return f"{start}: no measurable difference ({counted} labels saved)."
-
-
-def _negative(span: Span) -> Span:
-    return Span(-span.value, -span.high if span.high is not None else 0.0, -span.low)
-
-
-def _range(span: Span, form: str) -> str:
-    value, low = form.format(span.value), form.format(span.low)
-    if span.high is None:
-        return f"at least {low}"
-    return f"about {value} ({low} to {form.format(span.high)})"
-
-
-def _value(meter: Meter, span: Span) -> str:
-    if meter.metric == "accuracy":
-        top = 1.0 if span.high is None else span.high
-        return f"{100 * span.value:.1f} % ({100 * span.low:.1f} to {100 * top:.1f} %)"
-    high = "more" if span.high is None else f"{span.high:.3g}"
-    return f"{span.value:.3g} ({span.low:.3g} to {high})"
+        return f"{start}. Choosing has cost labels here: {_count(type(saved)(-saved.value, -saved.high, -saved.low))}."
+    return f"{start}. No measurable difference yet: {_range(saved, '.0f')} labels saved."
 
 
 def _gain(meter: Meter, gain: Span) -> str:
     high = gain.value if gain.high is None else gain.high
     if meter.metric == "accuracy":
-        return f"{100 * gain.value:.2f} points ({100 * gain.low:.2f} to {100 * high:.2f})"
-    return f"{gain.value:.3g} less ({gain.low:.3g} to {high:.3g})"
+        return f"{100 * gain.value:.2f} points of accuracy ({100 * gain.low:.2f} to {100 * high:.2f})"
+    return f"{gain.value:.3g} less RMSE ({gain.low:.3g} to {high:.3g})"
 
 
-def _capital(text: str, stop: bool) -> str:
-    return text if stop else text[:1].upper() + text[1:]
+def _metric_name(meter: Meter) -> str:
+    return "Accuracy" if meter.metric == "accuracy" else "Typical error (RMSE)"
+
+
+def _value(meter: Meter, span: Span) -> str:
+    return f"{100 * span.value:.1f} %" if meter.metric == "accuracy" else f"{span.value:.3g}"
+
+
+def _interval(meter: Meter, span: Span) -> str:
+    if meter.metric == "accuracy":
+        return f"{100 * span.low:.1f} to {100 * (1.0 if span.high is None else span.high):.1f} %"
+    return _range(span, ".3g")
+
+
+def _with_interval(meter: Meter, span: Span) -> str:
+    return f"{_value(meter, span)} ({_interval(meter, span)})"
+
+
+def _range(span: Span, form: str) -> str:
+    return f"at least {span.low:{form}}" if span.high is None else f"{span.low:{form}} to {span.high:{form}}"
+
+
+def _count(span: Span, form: str = ".0f") -> str:
+    return _range(span, form) if span.high is None else f"about {span.value:{form}} ({_range(span, form)})"

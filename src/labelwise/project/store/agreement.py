@@ -16,7 +16,7 @@ from labelwise.project.store.records import Agreement
 
 
 def agreement(votes: Iterable[Iterable[str]]) -> Agreement:
-    """Of the labels given to each row.
+    """The agreement of people, from the labels given to each row.
 
     >>> agreement([["cat", "cat"], ["dog", "dog"], ["cat", "dog"], ["cat"]])
     Agreement(rows=3, pairs=3, share=0.6666666666666666, alpha=0.4444444444444444)

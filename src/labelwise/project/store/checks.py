@@ -1,4 +1,4 @@
-"""What may be written: checked before the database sees it, so that both databases take and refuse the same."""
+"""Checks of everything that is written, before the database sees it, so that both databases accept the same."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from labelwise.project.store.records import ANSWERS
 
 
 def plain(what: str, text: str) -> str:
-    """Text that both databases can keep."""
+    """The text, if both databases can store it. ArgumentError otherwise."""
     if not isinstance(text, str):
-        raise ArgumentError(f"{what} has to be text, found {type(text).__name__}")
+        raise ArgumentError(f"{what} must be text, found {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"{what} is no valid Unicode: {text!r}; rename the file or mend the text") from None
+        raise ArgumentError(f"{what} is not valid Unicode: {text!r}. Rename the file or correct the text") from None
     if "\x00" in text:
-        raise ArgumentError(f"{what} holds a NUL character, which a database cannot keep: {text[:80]!r}")
+        raise ArgumentError(f"{what} contains a NUL character, which a database cannot store: {text[:80]!r}")
     return text
 
 
 def named(what: str, text: str) -> str:
-    """Text that is not empty."""
+    """The text, if it is not empty. ArgumentError otherwise."""
     if not plain(what, text).strip():
         raise ArgumentError(f"{what} must not be empty")
     return text
 
 
 def answer(kind: str, value: str | None, classes: list[str]) -> None:
-    """An answer of a kind a person can give, with a value where it needs one."""
+    """Check an answer of a person: its kind, and a value where the kind needs one."""
     if kind not in ANSWERS:
         raise ArgumentError(f"an answer is one of {ANSWERS}, found {kind!r}")
     if kind != "label":
         if value is not None:
-            raise ArgumentError(f"an answer {kind!r} has no value, found {value!r}")
+            raise ArgumentError(f"an answer of kind {kind!r} has no value, found {value!r}")
         return
     if value is None:
         raise ArgumentError("a label needs a value, found None")
@@ -43,23 +43,23 @@ def answer(kind: str, value: str | None, classes: list[str]) -> None:
 
 
 def label(value: str, classes: list[str]) -> None:
-    """A label of the project's classes, where it has any (numbers have none)."""
+    """Check that a label is a class of the project, if it has classes (a project of numbers has none)."""
     named("a label", value)
     if classes and value not in classes:
-        raise LabelError(f"{value!r} is no class of this project; it has {classes}. Add it with add_class first")
+        raise LabelError(f"{value!r} is not a class of this project, which has {classes}. Add it with add_class first")
 
 
 def seconds(value: float | None) -> float | None:
-    """How long someone took, if it was measured."""
+    """The time someone took, if it was measured."""
     if value is None:
         return None
     if not (math.isfinite(value) and value >= 0):
-        raise ArgumentError(f"seconds have to be a number of at least 0, found {value!r}")
+        raise ArgumentError(f"seconds must be a number of at least 0, found {value!r}")
     return float(value)
 
 
 def once(labels: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Labels by row; a row must not have two."""
+    """Labels by row. LabelError if a row has two different ones."""
     found: dict[int, str] = {}
     for row, value in labels:
         if found.setdefault(int(row), value) != value:

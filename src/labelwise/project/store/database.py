@@ -1,7 +1,8 @@
 """Database: connections and transactions, the same for SQLite and PostgreSQL.
 
-Three kinds of transaction. `reading` sees one moment. `writing` is on disk when it ends. `leasing` may be lost when the
-power fails (a lease lost is a task given again), so it waits for no disk; a killed process loses neither.
+There are three kinds of transaction. `reading` sees one moment. `writing` is on disk when it ends. `leasing` may be
+lost in a power failure (then a task is given out again), so it does not wait for the disk. A killed process loses
+neither.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from labelwise.errors import ArgumentError, StoreError, extra
 from labelwise.project.store.schema import about
 
-DAMAGED = ("file is not a database", "malformed")  # as SQLite says it
+DAMAGED = ("file is not a database", "malformed")  # in messages of SQLite
 BUSY_SECONDS = 60
 
 
 class Database:
-    """An engine, and the three ways to use it."""
+    """An engine and its three kinds of transaction."""
 
     def __init__(self, url: str) -> None:
         self.url = _read(url)
         self.name = self.url.render_as_string(hide_password=True)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
-        # SQLite lets one write at a time and makes the others poll; threads of this process queue here instead.
-        self._turn = threading.Lock()
+        # SQLite allows one writer at a time and lets the others poll; threads of this process queue here instead.
+        self._writer = threading.Lock()
 
     @property
     def path(self) -> Path | None:
-        """The file of an SQLite database."""
+        """The file of an SQLite database; None for PostgreSQL."""
         return Path(self.url.database or "") if self.is_sqlite else None
 
     @contextlib.contextmanager
@@ -50,23 +51,23 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that is on disk when it ends, one after the other over all processes.
+        """A transaction that is on disk when it ends; one at a time over all processes.
 
-        Events get their numbers in here, so a reader that has seen number n has seen every number below.
+        Events get their numbers in here, so a reader that has seen number n has seen every lower number.
         """
-        with self._turn if self.is_sqlite else contextlib.nullcontext(), self._begin("write") as connection:
+        with self._writer if self.is_sqlite else contextlib.nullcontext(), self._begin("write") as connection:
             connection.execute(select(about.c.value).where(about.c.name == "version").with_for_update())
             yield connection
 
     @contextlib.contextmanager
     def leasing(self) -> Iterator[Connection]:
-        """A transaction that changes leases only, many at a time on PostgreSQL."""
-        with self._turn if self.is_sqlite else contextlib.nullcontext(), self._begin("lease") as connection:
+        """A transaction that changes leases only; many at a time on PostgreSQL."""
+        with self._writer if self.is_sqlite else contextlib.nullcontext(), self._begin("lease") as connection:
             yield connection
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Connection]:
-        """As `writing`, where the tables may not be there yet."""
+        """Like `writing`, before the tables exist."""
         with self._begin("write") as connection:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('labelwise'), 1)"))
@@ -78,7 +79,7 @@ class Database:
 
     @contextlib.contextmanager
     def closed_on_error(self) -> Iterator[None]:
-        """For the time before somebody else will close it."""
+        """Close the connections if the block fails."""
         try:
             yield
         except BaseException:
@@ -93,41 +94,41 @@ class Database:
         except DBAPIError as error:
             if any(sign in str(error.orig) for sign in DAMAGED):
                 raise StoreError(
-                    f"the store {self.name} is damaged: {error.orig}. Keep the file as it is, and put a copy of before "
-                    "in its place; SQLite's own `sqlite3 store.db .recover` may save more"
+                    f"the store {self.name} is damaged: {error.orig}. Keep the file, and put a backup in its place; "
+                    "`sqlite3 store.db .recover` may recover more"
                 ) from error
             raise StoreError(
-                f"the store {self.name} could not do what was asked of it: {error.orig}. Nothing was changed; look "
-                "whether its disk is full, its folder can be written to, or its server is down, and try again"
+                f"the store {self.name} failed: {error.orig}. Nothing was changed. Check that the disk is not full, "
+                "the folder is writable and the server is running, and try again"
             ) from error
         except SQLAlchemyError as error:
             raise StoreError(f"the store {self.name} failed: {error}. Nothing was changed") from error
 
 
 def lock_person(connection: Connection, who: str) -> None:
-    """Two windows of one person take turns, so that both get the same task. SQLite has one writer anyway."""
+    """Let two windows of one person take turns, so that both get the same task. SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('labelwise'), hashtext(:who))"), {"who": who})
 
 
 def _read(url: str) -> URL:
     try:
-        # The path of a file as it is: folders may have ? and % in their names, and SQLite needs no options.
+        # Take the path of a file literally: folders may have ? and % in their names, and SQLite needs no options.
         start = "sqlite:///"
         found = URL.create("sqlite", database=url.removeprefix(start)) if url.startswith(start) else make_url(url)
     except UrlError:
         raise ArgumentError(
-            "the address of a store has to look like sqlite:///folder/store.db or postgresql://user@host/database; "
+            "the address of a store must look like sqlite:///folder/store.db or postgresql://user@host/database; "
             "found something else"
         ) from None  # the text may hold a password
     backend = found.get_backend_name()
     if backend == "sqlite":
         if not found.database or found.database == ":memory:":
-            raise ArgumentError("a store is kept in a file, found an SQLite address without one: sqlite:///store.db")
+            raise ArgumentError("an SQLite store needs a file, found an address without one; use sqlite:///store.db")
         return found.set(drivername="sqlite")
     if backend in ("postgresql", "postgres"):
         return found.set(drivername="postgresql+psycopg")
-    raise ArgumentError(f"a store is kept in sqlite or postgresql, found an address of {backend!r}")
+    raise ArgumentError(f"a store is in sqlite or postgresql, found an address of {backend!r}")
 
 
 def _sqlite(url: URL) -> Engine:
@@ -135,7 +136,7 @@ def _sqlite(url: URL) -> Engine:
 
     @hooks.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where `_begun` says, not where the driver guesses
+        connection.isolation_level = None  # `_begun` starts transactions, not the driver
         for pragma in ("journal_mode=WAL", "foreign_keys=ON", "fullfsync=ON", "recursive_triggers=ON"):
             connection.execute(f"PRAGMA {pragma}")
 

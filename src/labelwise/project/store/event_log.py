@@ -1,4 +1,4 @@
-"""The events in the database: appending one, finding one, reading them all."""
+"""The event log in the database: append, find and read events."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ _EMPTY: dict[str, Any] = {
 
 
 def fresh_token() -> str:
-    """A token nobody can guess."""
+    """A token that nobody can guess."""
     return secrets.token_urlsafe(16)
 
 
 def append(connection: Connection, events: Sequence[dict[str, Any]]) -> list[Event]:
-    """Write events in a `writing` transaction, which has the numbers for itself."""
+    """Append events, in a `writing` transaction, which has the numbers for itself."""
     last = connection.execute(select(func.max(event.c.seq))).scalar_one() or 0
     now = time.time()
     rows = [
-        {**_EMPTY, "at": now, "token": fresh_token(), **values, "seq": last + 1 + place}
-        for place, values in enumerate(events)
+        {**_EMPTY, "at": now, "token": fresh_token(), **values, "seq": last + 1 + i} for i, values in enumerate(events)
     ]
     if rows:
         connection.execute(insert(event), rows)
@@ -45,19 +44,19 @@ def append(connection: Connection, events: Sequence[dict[str, Any]]) -> list[Eve
 
 
 def repeated(connection: Connection, token: str, who: str) -> Event | None:
-    """The event this token made already, for a request that is sent again."""
+    """The event that this token has made already, for a request that is sent again; None if there is none."""
     found = connection.execute(select(event).where(event.c.token == token)).first()
     if found is None:
         return None
     if found.who != who:
-        raise StoreError("this task was given to someone else; ask for a task of your own")
+        raise StoreError("This task was given to someone else. Continue with the next item.")
     return _event(found)
 
 
 def read(connection: Connection, after: int, limit: int | None) -> list[Event]:
-    """The events after a number, in order."""
-    wanted = select(event).where(event.c.seq > after).order_by(event.c.seq).limit(limit)
-    return [_event(found) for found in connection.execute(wanted)]
+    """The events after number `after`, in order."""
+    query = select(event).where(event.c.seq > after).order_by(event.c.seq).limit(limit)
+    return [_event(found) for found in connection.execute(query)]
 
 
 def _event(found: Row[Any]) -> Event:

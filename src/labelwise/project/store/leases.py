@@ -1,24 +1,26 @@
-"""Leases: who holds which pick, until when.
+"""Leases: who is working on which pick, until when, and which pick a person gets next.
 
-A lease is kept after it has run out, so that a late answer still finds its row; the answer removes it. One that has not
-run out is always good for an answer. One that has is good while the pick is still free.
+An expired lease stays in the table, so that a late answer still finds its row; the answer removes it. An answer on a
+valid lease is always accepted, one on an expired lease while the pick is still free.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from labelwise.project.store.pick_queue import Book
+from labelwise.errors import StoreError
+from labelwise.project.store.pick_queue import PickQueue
 from labelwise.project.store.schema import lease, pick
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A row of the table."""
+    """A row of the table. `redo`: the person took their answer back."""
 
     row: int
     who: str
@@ -28,48 +30,103 @@ class Lease:
     redo: bool
 
 
+# --- which pick comes next. All of these need the lock of the queue -------------------------------------------------
+
+
+def next_lease(connection: Connection, queue: PickQueue, who: str, until: float, skip: Sequence[int]) -> Lease | None:
+    """The lease of this person, extended, or a new one on the first free pick; None if there is none."""
+    now = time.time()
+    valid = _valid(connection, now)
+    queue.refresh(connection)
+    own = _own(valid, who, skip, queue)
+    if own:
+        return _extend(connection, own[0], until)
+    holders, skipped = _holders(valid, queue), set(skip)
+    for row in queue.open_for(who):
+        if row in skipped or not _is_free(queue, row, who, holders.get(row, set())):
+            continue
+        # On PostgreSQL others look for a pick at the same moment: skip what they have just locked, and check again
+        # when nobody else can take this one.
+        if lock_pick(connection, row, wait=False) and _is_still_free(connection, queue, row, who, now):
+            return grant(connection, row, who, now, until, redo=False)
+    return None
+
+
+def upcoming(connection: Connection, queue: PickQueue, who: str, n: int) -> tuple[list[int], dict[int, Lease]]:
+    """The next `n` rows after the current one of this person, and the leases among them by row."""
+    valid = _valid(connection, time.time())
+    queue.refresh(connection)
+    own = _own(valid, who, (), queue)
+    holders, leased = _holders(valid, queue), {one.row for one in own}
+    rows = [one.row for one in own[1:]][:n]
+    for row in queue.open_for(who):
+        if len(rows) >= n:
+            break
+        if row not in leased and _is_free(queue, row, who, holders.get(row, set())):
+            rows.append(row)
+    return rows, {one.row: one for one in own[1:]}
+
+
+def check_wanted(connection: Connection, queue: PickQueue, current: Lease) -> None:
+    """Raise StoreError if an answer on this lease is too late. The queue is fresh and the pick locked."""
+    now = time.time()
+    if current.until > now:
+        return
+    holders = _holders(_valid(connection, now), queue).get(current.row, set())
+    if not _is_free(queue, current.row, current.who, holders):
+        others = sorted((set(queue.projection.ballots(current.row)) | holders) - {current.who})
+        raise StoreError(
+            f"The time for this item ran out and it went to {', '.join(others)}. Your answer was not saved. Continue "
+            "with the next item, or change the answer in the gallery."
+        )
+
+
+def _own(leases: Sequence[Lease], who: str, skip: Sequence[int], queue: PickQueue) -> list[Lease]:
+    """Open leases of this person: undone answers first, the last undone first; then the oldest first."""
+    own = [one for one in leases if one.who == who and one.row not in skip]
+    own = [one for one in own if one.redo or not (queue.is_closed(one.row) or queue.projection.ballot(one.row, who))]
+    return sorted(own, key=lambda one: (not one.redo, -one.made if one.redo else one.made))
+
+
+def _holders(leases: Sequence[Lease], queue: PickQueue) -> dict[int, set[str]]:
+    """The people with a lease and without an answer, by row."""
+    found: dict[int, set[str]] = {}
+    for one in leases:
+        if queue.projection.ballot(one.row, one.who) is None:
+            found.setdefault(one.row, set()).add(one.who)
+    return found
+
+
+def _is_free(queue: PickQueue, row: int, who: str, holders: set[str]) -> bool:
+    """Whether the pick needs another person besides those who answered or hold it, not counting `who`."""
+    ballots = queue.projection.ballots(row)
+    given = sum(ballot.kind != "skip" for person, ballot in ballots.items() if person != who)
+    return not queue.is_closed(row) and given + len(holders - {who}) < queue.people
+
+
+def _is_still_free(connection: Connection, queue: PickQueue, row: int, who: str, now: float) -> bool:
+    queue.refresh(connection)
+    holders = _holders(_valid(connection, now), queue)
+    return queue.projection.ballot(row, who) is None and _is_free(queue, row, who, holders.get(row, set()))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
 def by_token(connection: Connection, token: str) -> Lease | None:
-    """The lease with this token, run out or not."""
+    """The lease with this token, valid or expired."""
     found = connection.execute(select(lease).where(lease.c.token == token)).first()
     return None if found is None else _lease(found)
 
 
-def active(connection: Connection, now: float) -> list[Lease]:
-    """Every lease that has not run out."""
-    return [_lease(found) for found in connection.execute(select(lease).where(lease.c.until > now))]
-
-
-def own(leases: Sequence[Lease], who: str, skip: Sequence[int], book: Book) -> list[Lease]:
-    """This person's leases that still need them: first what they took back, last taken back first; then by age."""
-    mine = [held for held in leases if held.who == who and held.row not in skip]
-    mine = [held for held in mine if held.redo or not (book.is_closed(held.row) or book.fold.ballot(held.row, who))]
-    return sorted(mine, key=lambda held: (not held.redo, -held.made if held.redo else held.made))
-
-
-def holders(leases: Sequence[Lease], book: Book) -> dict[int, set[str]]:
-    """Row -> who holds it and has not answered it."""
-    found: dict[int, set[str]] = {}
-    for held in leases:
-        if book.fold.ballot(held.row, held.who) is None:
-            found.setdefault(held.row, set()).add(held.who)
-    return found
-
-
-def is_free(book: Book, row: int, who: str, holding: set[str]) -> bool:
-    """Whether the pick needs one more person than those who answered it or hold it, not counting `who`."""
-    ballots = book.fold.ballots(row)
-    given = sum(ballot.kind != "skip" for person, ballot in ballots.items() if person != who)
-    return not book.is_closed(row) and given + len(holding - {who}) < book.people
-
-
 def lock_pick(connection: Connection, row: int, wait: bool) -> bool:
-    """Lock the pick until the transaction ends; without waiting, whether that was possible."""
-    wanted = select(pick.c.row).where(pick.c.row == row).with_for_update(skip_locked=not wait)
-    return connection.execute(wanted).first() is not None
+    """Lock the pick until the transaction ends; whether that was possible, if not waiting for it."""
+    query = select(pick.c.row).where(pick.c.row == row).with_for_update(skip_locked=not wait)
+    return connection.execute(query).first() is not None
 
 
 def grant(connection: Connection, row: int, who: str, now: float, until: float, redo: bool) -> Lease:
-    """Give the pick to the person. One they had before is renewed with its token, so an old window goes on working."""
+    """Lease the pick to the person. An earlier lease keeps its token, so that an old window goes on working."""
     found = connection.execute(select(lease).where(lease.c.row == row, lease.c.who == who)).first()
     if found is None:
         made = Lease(row, who, secrets.token_urlsafe(16), now, until, redo)
@@ -82,20 +139,23 @@ def grant(connection: Connection, row: int, who: str, now: float, until: float, 
     return made
 
 
-def extend(connection: Connection, held: Lease, until: float) -> Lease:
-    """The same lease for longer; its place among the others stays."""
-    connection.execute(update(lease).where(lease.c.token == held.token).values(until=until))
-    return Lease(held.row, held.who, held.token, held.made, until, held.redo)
-
-
-def drop(connection: Connection, row: int, who: str) -> None:
-    """The person has answered."""
+def remove(connection: Connection, row: int, who: str) -> None:
+    """Remove the lease of a person who has answered."""
     connection.execute(delete(lease).where(lease.c.row == row, lease.c.who == who))
 
 
 def expire(connection: Connection, who: str, now: float) -> None:
-    """Let go of everything the person holds."""
+    """Let all leases of the person expire now."""
     connection.execute(update(lease).where(lease.c.who == who, lease.c.until > now).values(until=now))
+
+
+def _extend(connection: Connection, current: Lease, until: float) -> Lease:
+    connection.execute(update(lease).where(lease.c.token == current.token).values(until=until))
+    return replace(current, until=until)
+
+
+def _valid(connection: Connection, now: float) -> list[Lease]:
+    return [_lease(found) for found in connection.execute(select(lease).where(lease.c.until > now))]
 
 
 def _lease(found: Row[tuple[object, ...]]) -> Lease:

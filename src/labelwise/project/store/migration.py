@@ -1,4 +1,4 @@
-"""Making a store and bringing an older one to this version."""
+"""Create a store, and upgrade an older one to this version."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from labelwise.project.store import schema
 from labelwise.project.store.database import Database
 from labelwise.project.store.schema import about
 
-# STEPS[n] turns version n into version n + 1. A step is never edited once a release has written its result.
+# STEPS[n] upgrades version n to version n + 1. A released step is never edited.
 STEPS: dict[int, Callable[[Connection], None]] = {}
 
 
 def create(database: Database, people: int) -> None:
-    """Make the tables; a database that holds a store is left alone."""
+    """Create the tables. StoreError if the database already holds a store."""
     if database.path is not None and not database.path.parent.is_dir():
-        raise StoreError(f"the folder of the store {database.name} does not exist; make it first")
+        raise StoreError(f"the folder of the store {database.name} does not exist. Make it first")
     with database.building() as connection:
         if inspect(connection).has_table(about.name):
-            raise StoreError(f"{database.name} already holds a project; open it, or choose another place")
+            raise StoreError(f"{database.name} already holds a project. Open it, or choose another place")
         schema.build(connection)
         rows = {"version": schema.VERSION, "people": people}
         connection.execute(insert(about), [{"name": name, "value": str(value)} for name, value in rows.items()])
@@ -31,18 +31,18 @@ def create(database: Database, people: int) -> None:
 
 
 def migrate(database: Database) -> int:
-    """Bring the store to this version, all steps or none; how many people answer each item."""
+    """Upgrade the store to this version, all steps or none. Returns how many people answer each item."""
     if database.path is not None and not database.path.is_file():
         raise StoreError(
-            f"there is no store at {database.name}. If there was one, its answers were in it: put it back from a copy. "
-            "Otherwise make a project first, or look for a typing error"
+            f"there is no store at {database.name}. If it was deleted, restore it from a backup: it holds the answers. "
+            "Otherwise check the address, or make a project first"
         )
     with database.reading() as connection:
         found = _version(database, connection)
         people = int(_about(connection)["people"])
     if found < schema.VERSION:
         with database.building() as connection:
-            # Read again: another process may have been quicker.
+            # Read again: another process may have upgraded meanwhile.
             for version in range(_version(database, connection), schema.VERSION):
                 STEPS[version](connection)
                 now = update(about).where(about.c.name == "version").values(value=str(version + 1))
@@ -53,7 +53,7 @@ def migrate(database: Database) -> int:
 def _version(database: Database, connection: Connection) -> int:
     if not inspect(connection).has_table(about.name):
         raise StoreError(
-            f"{database.name} holds no project: its tables are missing. Put it back from a copy, or make a new "
+            f"{database.name} holds no project: its tables are missing. Restore it from a backup, or make a new "
             "project in another folder"
         )
     version = int(_about(connection).get("version", "-1"))

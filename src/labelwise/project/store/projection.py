@@ -1,4 +1,4 @@
-"""Fold: what the events say, taken in one after the other. Everything here can be computed again from the events."""
+"""Projection: the state that follows from the events, applied one by one. It can be computed again at any time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 
 from labelwise.project.store.records import ANSWERS, Answer, Slice
 
-UNSURE = None  # the ballot of someone who looked and could not tell
+UNSURE = None  # the ballot of someone who could not tell
 
 
-class Line(NamedTuple):
-    """The columns of an event that decide where a row stands."""
+class EventRow(NamedTuple):
+    """The columns of an event that decide the answer of a row."""
 
     seq: int
     who: str
@@ -26,19 +26,19 @@ class Line(NamedTuple):
 
 
 class Ballot(NamedTuple):
-    """A live answer."""
+    """An answer that was not taken back."""
 
     seq: int
     kind: str
     value: str | None
 
 
-class Fold:
-    """The state after the event `last`.
+class Projection:
+    """The state after event `last`.
 
-    A person's answers to a row lie on a pile: the top one counts, and `undo` takes it off, so that undoing a change
-    brings back what was there before. Undoing never reaches imports. Where one person answers each row (`people` is
-    1) the latest ballot counts alone: whoever corrects a label means it.
+    A person's answers to a row form a stack. The top one counts, and `undo` removes it, so that undoing a change brings
+    back the answer before it. Imports cannot be undone. If one person answers each row (`people` is 1), only the latest
+    ballot counts: it corrects the others.
     """
 
     def __init__(self, people: int) -> None:
@@ -46,43 +46,45 @@ class Fold:
         self.last = 0
         self.classes: list[str] = []
         self.seconds: list[float] = []  # of labels, in order of size
-        self.given: dict[str, list[tuple[int, int]]] = {}  # person -> (seq, row) of live answers, oldest first
-        self.known: dict[int, set[str]] = {}  # round -> who has answered anything in it
+        self.given: dict[
+            str, list[tuple[int, int]]
+        ] = {}  # person -> (seq, row) of answers that can be undone, oldest first
+        self.participants: dict[int, set[str]] = {}  # round -> people who have answered anything in it
         self.skipped: dict[int, set[int]] = {}  # round -> rows someone has skipped
-        self._piles: dict[int, dict[str, list[Ballot]]] = {}
+        self._stacks: dict[int, dict[str, list[Ballot]]] = {}
         self._touched: dict[int, int] = {}  # row -> seq of the last event on it
 
-    def take(self, lines: Iterable[Line]) -> set[int]:
-        """Take in events in order; the rows they touch."""
+    def apply(self, events: Iterable[EventRow]) -> set[int]:
+        """Apply events in order. Returns the rows they touch."""
         touched: set[int] = set()
-        for line in lines:
-            self.last = line.seq
-            if line.kind == "class" and line.value is not None:
-                self.classes.append(line.value)
-            elif line.kind == "undo":
-                self._undo(line)
-            elif line.kind in ANSWERS or line.kind == "import":
-                self._answer(line)
-            if line.row is not None and line.kind != "note":
-                self._touched[line.row] = line.seq
-                touched.add(line.row)
+        for event in events:
+            self.last = event.seq
+            if event.kind == "class" and event.value is not None:
+                self.classes.append(event.value)
+            elif event.kind == "undo":
+                self._undo(event)
+            elif event.kind in ANSWERS or event.kind == "import":
+                self._answer(event)
+            if event.row is not None and event.kind != "note":
+                self._touched[event.row] = event.seq
+                touched.add(event.row)
         return touched
 
     def ballot(self, row: int, who: str) -> Ballot | None:
-        """What this person's answer to the row is now."""
-        pile = self._piles.get(row, {}).get(who)
-        return pile[-1] if pile else None
+        """The answer of this person to the row that counts now; None if there is none."""
+        stack = self._stacks.get(row, {}).get(who)
+        return stack[-1] if stack else None
 
     def ballots(self, row: int) -> dict[str, Ballot]:
         """The answers to a row that count, by person."""
-        return {who: pile[-1] for who, pile in self._piles.get(row, {}).items()}
+        return {who: stack[-1] for who, stack in self._stacks.get(row, {}).items()}
 
     def rows(self) -> Iterable[int]:
         """The rows with an answer."""
-        return self._piles.keys()
+        return self._stacks.keys()
 
     def answer(self, row: int, slice_: Slice | None) -> Answer | None:
-        """What most ballots say, or the latest one; None for a row nobody has answered."""
+        """The value with the most ballots (the latest ballot if `people` is 1); None for a row without an answer."""
         ballots = self.ballots(row)
         if not ballots:
             return None
@@ -101,42 +103,42 @@ class Fold:
             kind = "unsure" if top[0] is UNSURE else "label"
         return Answer(row, top[0] if kind == "label" else None, votes, kind, slice_, seq)
 
-    def _answer(self, line: Line) -> None:
-        assert line.row is not None
-        kind = "label" if line.kind == "import" else line.kind
-        pile = self._piles.setdefault(line.row, {}).setdefault(line.who, [])
-        pile.append(Ballot(line.seq, kind, line.value))
-        if line.kind == "import":
+    def _answer(self, event: EventRow) -> None:
+        assert event.row is not None
+        kind = "label" if event.kind == "import" else event.kind
+        stack = self._stacks.setdefault(event.row, {}).setdefault(event.who, [])
+        stack.append(Ballot(event.seq, kind, event.value))
+        if event.kind == "import":
             return
-        self.given.setdefault(line.who, []).append((line.seq, line.row))
-        if line.seconds is not None and kind == "label":
-            bisect.insort(self.seconds, line.seconds)
-        if line.round is not None:
-            self.known.setdefault(line.round, set()).add(line.who)
+        self.given.setdefault(event.who, []).append((event.seq, event.row))
+        if event.seconds is not None and kind == "label":
+            bisect.insort(self.seconds, event.seconds)
+        if event.round is not None:
+            self.participants.setdefault(event.round, set()).add(event.who)
             if kind == "skip":
-                self.skipped.setdefault(line.round, set()).add(line.row)
+                self.skipped.setdefault(event.round, set()).add(event.row)
 
-    def _undo(self, line: Line) -> None:
-        assert line.row is not None
-        assert line.undoes is not None
-        self.given[line.who].pop()  # undo always takes back the last one
-        piles = self._piles[line.row]
-        left = [ballot for ballot in piles[line.who] if ballot.seq != line.undoes]
+    def _undo(self, event: EventRow) -> None:
+        assert event.row is not None
+        assert event.undoes is not None
+        self.given[event.who].pop()  # undo always takes back the last one
+        stacks = self._stacks[event.row]
+        left = [ballot for ballot in stacks[event.who] if ballot.seq != event.undoes]
         if left:
-            piles[line.who] = left
+            stacks[event.who] = left
             return
-        del piles[line.who]
-        if not piles:
-            del self._piles[line.row]
+        del stacks[event.who]
+        if not stacks:
+            del self._stacks[event.row]
 
 
-def is_closed(ballots: Mapping[str, Ballot], people: int, known: Iterable[str]) -> bool:
-    """Whether a pick needs nobody more.
+def is_closed(ballots: Mapping[str, Ballot], people: int, participants: Iterable[str]) -> bool:
+    """Whether a pick needs no more answers.
 
-    It has as many ballots as people are wanted, or someone has skipped it and so has, or has answered it, everyone who
-    has answered anything in its round.
+    Either it has `people` ballots, or someone has skipped it and everyone who has answered anything in its round has
+    skipped or answered it.
     """
     given = sum(ballot.kind != "skip" for ballot in ballots.values())
     if given >= people:
         return True
-    return given < len(ballots) and all(who in ballots for who in known)
+    return given < len(ballots) and all(who in ballots for who in participants)

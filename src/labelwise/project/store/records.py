@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it: plain frozen records."""
+"""The records of the store: plain frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLICES = ("chosen", "test")
 
 @dataclass(frozen=True)
 class Item:
-    """A row of the pool; `ref` is its path, or its position in the table, as text."""
+    """A row of the pool. `ref` is its path, or its place in the table, as text."""
 
     row: int
     ref: str
@@ -22,7 +22,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Pick:
-    """A row that a round asks for; `test`: drawn uniformly at random and kept out of training."""
+    """A row that a round asks for. Slice "test" is drawn uniformly at random and never trained on."""
 
     row: int
     slice: Slice
@@ -32,7 +32,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Round:
-    """A batch of picks and what chose them; `after` is the seq of the last event the model was trained on."""
+    """A round: what chose its picks, and `after`, the seq of the last event its model was trained on."""
 
     number: int
     strategy: str
@@ -44,9 +44,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Task:
-    """A pick given to one person until `until` (seconds since 1970).
+    """A pick that is leased to one person until `until` (seconds since 1970).
 
-    `redo`: the person took their answer back. From `peek`, token is "" and until is 0 where nothing is leased yet.
+    `redo`: the person took their answer back. From `peek`, token is "" and until is 0 if it is not leased yet.
     """
 
     token: str
@@ -64,7 +64,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the history, never changed. seq counts 1, 2, 3 ... without gaps, in the order of the commits."""
+    """One entry of the history, never changed. seq is 1, 2, 3 ... without gaps, in the order of the commits."""
 
     seq: int
     at: float
@@ -84,11 +84,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Answer:
-    """Where a row stands: what most of its ballots say.
+    """The agreed answer of a row: the one with the most ballots.
 
-    Each person has one ballot a row, their last answer that was not taken back. `label` and `unsure` are ballots,
-    `skip` is none. `votes` holds the labels by person. `split`: two or more have equally many ballots. `seq` is the
-    last event that made it so. value is None unless kind is "label".
+    Each person has one ballot per row, their last answer that was not undone. `label` and `unsure` are ballots, `skip`
+    is not. `votes` has the labels by person. `split`: two or more answers have equally many ballots. `seq` is the last
+    event on the row. value is None unless kind is "label".
     """
 
     row: int
@@ -101,11 +101,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the project stands.
+    """Counts of a project.
 
-    round, picks, answered: the last round (0 where there is none), its picks, and how many of them need nobody more.
-    leased: tasks in people's hands now. labels: rows with an agreed label. people: persons who have answered anything.
-    median_seconds: of all labels given on the page.
+    round, picks, answered: the last round (0 if there is none), its picks, and how many of them are closed. leased:
+    tasks people are working on now. labels: rows with an agreed label. items: rows. people: people who have answered
+    anything. median_seconds: time per label on the page.
     """
 
     round: int
@@ -120,10 +120,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far people agree on rows labelled by two or more.
+    """How well people agree on rows labelled by two or more.
 
-    pairs: pairs of labels compared; share: of them that are equal; alpha: Krippendorff's, for names without order
-    (1 is perfect, 0 is what chance gives). None where there is nothing to tell.
+    pairs: pairs of labels compared. share: the share of them that are equal. alpha: Krippendorff's alpha for nominal
+    data (1 is perfect, 0 is chance). None if it is not defined.
     """
 
     rows: int

@@ -1,7 +1,6 @@
-"""The tables of the store, and the triggers that keep its history as it was written.
+"""The tables of the store, and the triggers that make its history append-only.
 
-Items, rounds, picks and events are only ever inserted. Leases are the one thing that changes: they may be lost without
-losing an answer.
+Items, rounds, picks and events are only inserted. Only leases change; they can be lost without losing an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ round_ = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("strategy", Text, nullable=False),
     Column("model", Text, nullable=False),
-    Column("seed", Text, nullable=False),  # text: seeds have 64 bits and no sign
+    Column("seed", Text, nullable=False),  # text, because seeds are unsigned 64-bit numbers
     Column("after", _Row, nullable=False),
     Column("notes", Text, nullable=False),
     Column("at", Float(53), nullable=False),
@@ -42,7 +41,7 @@ pick = Table(
     Column("round", Integer, ForeignKey("labelwise_round.number"), nullable=False),
     Column("place", Integer, nullable=False),
     Column("slice", Text, nullable=False),
-    Column("score", Float(53)),  # NULL stands for NaN, which SQLite cannot keep
+    Column("score", Float(53)),  # NULL stands for NaN, which SQLite cannot store
     Column("why", Text, nullable=False),
     Index("labelwise_pick_order", "round", "place", unique=True),
 )
@@ -82,47 +81,47 @@ _FIXED = (item.name, round_.name, pick.name, event.name)
 
 
 def build(connection: Connection) -> None:
-    """Make the tables and the triggers of this version."""
+    """Create the tables and triggers of this version."""
     TABLES.create_all(connection, checkfirst=False)
-    for statement in _sqlite_guards() if connection.dialect.name == "sqlite" else _postgres_guards():
+    for statement in _sqlite_triggers() if connection.dialect.name == "sqlite" else _postgres_triggers():
         connection.execute(sql(statement))
 
 
-def _sqlite_guards() -> list[str]:
-    guards = [
+def _sqlite_triggers() -> list[str]:
+    triggers = [
         f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, 'the table {table} is append-only'); END"
         for table in _FIXED
         for verb in ("UPDATE", "DELETE")
     ]
     # INSERT OR REPLACE deletes without asking the trigger above.
-    guards.append(
+    triggers.append(
         "CREATE TRIGGER labelwise_event_in_order BEFORE INSERT ON labelwise_event WHEN NEW.seq IS NOT "
         "(SELECT coalesce(max(seq), 0) + 1 FROM labelwise_event) "
         "OR EXISTS (SELECT 1 FROM labelwise_event WHERE token = NEW.token) "
         "BEGIN SELECT RAISE(ABORT, 'the table labelwise_event is append-only'); END"
     )
     for table, key in ((item.name, "row"), (round_.name, "number"), (pick.name, "row")):
-        guards.append(
+        triggers.append(
             f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "
             f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key}) "
             f"BEGIN SELECT RAISE(ABORT, 'the table {table} is append-only'); END"
         )
-    return guards
+    return triggers
 
 
-def _postgres_guards() -> list[str]:
-    guards = [
+def _postgres_triggers() -> list[str]:
+    triggers = [
         "CREATE FUNCTION labelwise_refuse() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'the table % is append-only', TG_TABLE_NAME; END $$"
     ]
     for table in _FIXED:
-        guards.append(
+        triggers.append(
             f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
             "FOR EACH ROW EXECUTE FUNCTION labelwise_refuse()"
         )
-        guards.append(
+        triggers.append(
             f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
             "FOR EACH STATEMENT EXECUTE FUNCTION labelwise_refuse()"
         )
-    return guards
+    return triggers

@@ -1,14 +1,14 @@
-"""Store: the one object through which a process sees the answers of a project. Each call is one transaction.
+"""Store: the answers of a project, as one process sees them. Each call is one transaction.
 
-What the people's answers mean:
+What the answers mean:
 
-- label: a ballot for a value. A pick is closed when `people` persons have given a ballot.
-- unsure: a ballot too, for "cannot be told"; such a row is not used for training.
-- skip: not for me. No ballot: the pick is offered to others, and closed when everyone who has answered anything in its
-  round has skipped or answered it. Someone new in the round opens it again.
-- undo: takes back the person's last answer (not an import). What they had said before on that row counts again.
-- change: a new answer to a row; the person's former one no longer counts. On a row of others it is one more ballot.
-- import: a ballot in the name given.
+- label: a ballot for a value. A pick is closed when `people` people have given a ballot.
+- unsure: also a ballot, for "cannot be told". Such a row is not used for training.
+- skip: no ballot. The pick is offered to others, and closed when everyone who has answered anything in its round has
+  skipped or answered it. Someone new in the round opens it again.
+- undo: takes back the person's last answer (not an import). Their earlier answer to that row counts again.
+- change: a new answer to a row, in place of the person's earlier one. On a row of others it is one more ballot.
+- import: a ballot in the name of the given person.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import func, select
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.project.store import assignment, checks, event_log, leases, migration
-from labelwise.project.store import picks as shelf
+from labelwise.project.store import checks, event_log, leases, migration, queries
 from labelwise.project.store.agreement import agreement
 from labelwise.project.store.database import Database, lock_person
-from labelwise.project.store.pick_queue import Book, lines
-from labelwise.project.store.projection import Fold, Line
+from labelwise.project.store.pick_queue import PickQueue, event_rows
+from labelwise.project.store.projection import EventRow, Projection
 from labelwise.project.store.records import Agreement, Answer, Event, Item, Kind, Pick, Progress, Round, Task
 from labelwise.project.store.schema import lease
 
@@ -38,13 +37,22 @@ class Store:
     def __init__(self, database: Database, people: int) -> None:
         self.people = people
         self._database = database
-        self._book = Book(people)
+        self._queue = PickQueue(people)
 
     @staticmethod
     def create(url: str, people: int = 1) -> Store:
-        """A new store; each item is answered by `people` persons."""
+        """A new store, in which each item is answered by `people` people.
+
+        Args:
+            url: `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`.
+            people: how many people answer each item.
+
+        Raises:
+            StoreError: there is a store already, or the database cannot be written.
+            ArgumentError: the address or `people` cannot be used.
+        """
         if people < 1:
-            raise ArgumentError(f"people has to be at least 1, found {people}")
+            raise ArgumentError(f"people must be at least 1, found {people}")
         database = Database(url)
         with database.closed_on_error():
             migration.create(database, people)
@@ -52,7 +60,7 @@ class Store:
 
     @staticmethod
     def open(url: str) -> Store:
-        """The store that `create` made, brought to this version if it is older."""
+        """The store at `url`, upgraded to this version if it is older. StoreError if there is none."""
         database = Database(url)
         with database.closed_on_error():
             return Store(database, migration.migrate(database))
@@ -64,67 +72,74 @@ class Store:
     # --- items, classes, rounds --------------------------------------------------------------------------------------
 
     def add_items(self, items: Iterable[Item]) -> None:
-        """Add rows of the pool, all or none."""
+        """Add items, all or none."""
         with self._database.writing() as connection:
-            shelf.add_items(connection, items)
+            queries.add_items(connection, items)
 
     def items(self, rows: Sequence[int] | None = None) -> list[Item]:
-        """All items in order of their rows, or those of `rows` in that order."""
+        """All items in order of their rows, or the given rows in the given order."""
         with self._database.reading() as connection:
-            return shelf.read_items(connection, rows)
+            return queries.read_items(connection, rows)
 
     def classes(self) -> list[str]:
-        """The classes in the order they were added."""
-        with self._database.reading() as connection, self._book.lock:
-            self._book.refresh(connection)
-            return list(self._book.fold.classes)
+        """The classes, in the order they were added."""
+        with self._database.reading() as connection, self._queue.lock:
+            self._queue.refresh(connection)
+            return list(self._queue.projection.classes)
 
     def add_class(self, name: str, who: str) -> Event:
-        """Add a class; one that is there already gives the event that added it."""
+        """Add a class. For one that exists already, returns the event that added it."""
         name, who = checks.named("the name of a class", name).strip(), checks.named("the name of a person", who)
         with self._database.writing() as connection:
             found = event_log.class_event(connection, name)
             return found or event_log.append(connection, [{"who": who, "kind": "class", "value": name}])[0]
 
     def add_round(self, round: Round, picks: Sequence[Pick]) -> None:
-        """Add a round with its picks in the order they are to be asked, all or nothing."""
+        """Add a round with its picks, in the order they are to be asked; all or nothing."""
         with self._database.writing() as connection:
-            shelf.add_round(connection, round, picks)
+            queries.add_round(connection, round, picks)
 
     def rounds(self) -> list[Round]:
-        """All rounds in order."""
+        """All rounds, in order."""
         with self._database.reading() as connection:
-            return shelf.read_rounds(connection)
+            return queries.read_rounds(connection)
 
     def picks(self, round: int) -> list[Pick]:
-        """The picks of a round in order."""
+        """The picks of a round, in order."""
         with self._database.reading() as connection:
-            return shelf.read_picks(connection, round)
+            return queries.read_picks(connection, round)
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 
     def next_task(self, who: str, lease_seconds: float = LEASE_SECONDS, skip: Sequence[int] = ()) -> Task | None:
-        """What this person is to answer now, and nobody else meanwhile; None when there is nothing for them.
+        """Lease the next task of this person, so that nobody else gets it meanwhile.
 
-        First the task they hold already (`redo`: one they took back), then the first free pick. Rows in `skip` are
-        passed over.
+        The task they already have comes first (an undone one before others), then the first free pick.
+
+        Args:
+            who: the person.
+            lease_seconds: how long the task is reserved.
+            skip: rows to leave out.
+
+        Returns:
+            The task; None if there is nothing for this person now.
         """
         checks.named("the name of a person", who)
         with self._database.leasing() as connection:
             lock_person(connection, who)
-            with self._book.lock:
-                held = assignment.take(connection, self._book, who, time.time() + lease_seconds, skip)
-            return None if held is None else shelf.tasks(connection, [held.row], {held.row: held})[0]
+            with self._queue.lock:
+                found = leases.next_lease(connection, self._queue, who, time.time() + lease_seconds, skip)
+            return None if found is None else queries.tasks(connection, [found.row], {found.row: found})[0]
 
     def peek(self, who: str, n: int) -> list[Task]:
-        """What comes after the task this person holds now; nothing is leased."""
+        """The next `n` tasks after the current one of this person, without leasing them."""
         with self._database.reading() as connection:
-            with self._book.lock:
-                rows, held = assignment.ahead(connection, self._book, who, n)
-            return shelf.tasks(connection, rows, held)
+            with self._queue.lock:
+                rows, leased = leases.upcoming(connection, self._queue, who, n)
+            return queries.tasks(connection, rows, leased)
 
     def release(self, who: str) -> None:
-        """Let go of this person's tasks, so that others get them; a late answer is taken while nobody has."""
+        """Free this person's tasks for others. A late answer is accepted until somebody else takes the item."""
         with self._database.leasing() as connection:
             leases.expire(connection, who, time.time())
 
@@ -133,45 +148,58 @@ class Store:
     def answer(
         self, token: str, who: str, kind: Kind, value: str | None, seconds: float | None, note: str = ""
     ) -> Event:
-        """Answer a task; on disk when this returns. The same token again returns the first event."""
+        """Answer a task. The answer is on disk when this returns.
+
+        Args:
+            token: of the task. The same token again returns the first event, so a request may be repeated.
+            who: the person.
+            kind: "label", "skip" or "unsure".
+            value: the label; None for other kinds.
+            seconds: time taken, if it was measured.
+            note: a remark to save with the answer.
+
+        Raises:
+            StoreError: the task is unknown or somebody else has it; nothing was written.
+            LabelError: the label is not a class of the project.
+        """
         seconds = checks.seconds(seconds)
         checks.plain("a note", note)
-        with self._database.writing() as connection, self._book.lock:
+        with self._database.writing() as connection, self._queue.lock:
             done = event_log.repeated(connection, token, who)
             if done is not None:
                 return done
-            held = leases.by_token(connection, token)
-            if held is None:
-                raise StoreError("no task has this token (it may be from another project); ask for the next task")
-            if held.who != who:
-                raise StoreError("this task was given to someone else; ask for a task of your own")
-            leases.lock_pick(connection, held.row, wait=True)
-            self._book.refresh(connection)
-            checks.answer(kind, value, self._book.fold.classes)
-            assignment.check(connection, self._book, held)
-            leases.drop(connection, held.row, who)
-            values = {"who": who, "kind": kind, "row": held.row, "value": value, "seconds": seconds, "note": note}
-            values |= {"token": token, **shelf.provenance(connection, held.row)}
+            current = leases.by_token(connection, token)
+            if current is None:
+                raise StoreError("This task is unknown (it may be from another project). Continue with the next item.")
+            if current.who != who:
+                raise StoreError("This task was given to someone else. Continue with the next item.")
+            leases.lock_pick(connection, current.row, wait=True)
+            self._queue.refresh(connection)
+            checks.answer(kind, value, self._queue.projection.classes)
+            leases.check_wanted(connection, self._queue, current)
+            leases.remove(connection, current.row, who)
+            values = {"who": who, "kind": kind, "row": current.row, "value": value, "seconds": seconds, "note": note}
+            values |= {"token": token, **queries.provenance(connection, current.row)}
             return event_log.append(connection, [values])[0]
 
     def undo(self, who: str, token: str | None = None, lease_seconds: float = LEASE_SECONDS) -> Event | None:
-        """Take back this person's last answer and give them the row again; None when there is nothing to take back.
+        """Take back this person's last answer and lease them the row again; None if there is nothing to take back.
 
-        With a token of the caller's, a request sent twice takes back one answer.
+        With a `token` chosen by the caller, a request that is sent twice takes back one answer only.
         """
-        with self._database.writing() as connection, self._book.lock:
+        with self._database.writing() as connection, self._queue.lock:
             done = event_log.repeated(connection, token, who) if token else None
             if done is not None:
                 return done
-            self._book.refresh(connection)
-            given = self._book.fold.given.get(who)
+            self._queue.refresh(connection)
+            given = self._queue.projection.given.get(who)
             if not given:
                 return None
             seq, row = given[-1]
             if leases.lock_pick(connection, row, wait=True):
                 now = time.time()
                 leases.grant(connection, row, who, now, now + lease_seconds, redo=True)
-            values = {"who": who, "kind": "undo", "row": row, "undoes": seq, **shelf.provenance(connection, row)}
+            values = {"who": who, "kind": "undo", "row": row, "undoes": seq, **queries.provenance(connection, row)}
             return event_log.append(connection, [values | ({"token": token} if token else {})])[0]
 
     def change(
@@ -184,46 +212,50 @@ class Store:
         note: str = "",
         seconds: float | None = None,
     ) -> Event:
-        """A later answer of this person to the row, in place of their former one; the same token again does nothing."""
+        """A new answer of this person to the row, in place of their earlier one. The same token again does nothing."""
         seconds = checks.seconds(seconds)
         checks.named("the name of a person", who)
         checks.named("a token", token)
         checks.plain("a note", note)
-        with self._database.writing() as connection, self._book.lock:
+        with self._database.writing() as connection, self._queue.lock:
             done = event_log.repeated(connection, token, who)
             if done is not None:
                 return done
-            row = shelf.read_items(connection, [row])[0].row
+            row = queries.read_items(connection, [row])[0].row
             leases.lock_pick(connection, row, wait=True)
-            self._book.refresh(connection)
-            checks.answer(kind, value, self._book.fold.classes)
-            leases.drop(connection, row, who)
+            self._queue.refresh(connection)
+            checks.answer(kind, value, self._queue.projection.classes)
+            leases.remove(connection, row, who)
             values = {"who": who, "kind": kind, "row": row, "value": value, "seconds": seconds, "note": note}
-            return event_log.append(connection, [values | {"token": token} | shelf.provenance(connection, row)])[0]
+            return event_log.append(connection, [values | {"token": token} | queries.provenance(connection, row)])[0]
 
     def note(self, who: str, row: int, text: str, token: str) -> Event:
-        """A note on a row, which changes no answer."""
+        """Add a note to a row, without changing an answer."""
         checks.named("the name of a person", who)
         checks.named("a note", text)
         with self._database.writing() as connection:
             done = event_log.repeated(connection, token, who)
             if done is not None:
                 return done
-            shelf.read_items(connection, [row])
+            queries.read_items(connection, [row])
             values = {"who": who, "kind": "note", "row": int(row), "note": text, "token": token}
             return event_log.append(connection, [values])[0]
 
     def import_labels(self, labels: Iterable[tuple[int, str]], who: str) -> int:
-        """Labels from elsewhere, all or none; how many were new. What this name says already is not written again."""
+        """Add labels from elsewhere in the name of `who`, all or none.
+
+        Returns:
+            How many were new; a label that this person has given already is not written again.
+        """
         checks.named("the name of a person", who)
         given = checks.once(labels)
-        with self._database.writing() as connection, self._book.lock:
-            self._book.refresh(connection)
-            shelf.read_items(connection, list(given))
+        with self._database.writing() as connection, self._queue.lock:
+            self._queue.refresh(connection)
+            queries.read_items(connection, list(given))
             values = []
             for row, value in given.items():
-                checks.label(value, self._book.fold.classes)
-                ballot = self._book.fold.ballot(row, who)
+                checks.label(value, self._queue.projection.classes)
+                ballot = self._queue.projection.ballot(row, who)
                 if ballot is None or (ballot.kind, ballot.value) != ("label", value):
                     values.append({"who": who, "kind": "import", "row": row, "value": value})
             return len(event_log.append(connection, values))
@@ -231,34 +263,34 @@ class Store:
     # --- views -------------------------------------------------------------------------------------------------------
 
     def events(self, after: int = 0, limit: int | None = None) -> list[Event]:
-        """The history after event `after`, oldest first."""
+        """The events after event `after`, oldest first."""
         with self._database.reading() as connection:
             return event_log.read(connection, after, limit)
 
     def answers(self, upto: int | None = None) -> dict[int, Answer]:
-        """Where each answered row stands, now or after event `upto`."""
-        with self._database.reading() as connection, self._book.lock:
-            self._book.refresh(connection)
-            if upto is None or upto >= self._book.fold.last:
-                return dict(self._book.answers)
-            fold = Fold(self.people)
-            fold.take(Line._make(line) for line in connection.execute(lines(0, upto)))
-            found = ((row, fold.answer(row, self._book.slice(row))) for row in fold.rows())
+        """The agreed answer of each answered row, now or after event `upto`."""
+        with self._database.reading() as connection, self._queue.lock:
+            self._queue.refresh(connection)
+            if upto is None or upto >= self._queue.projection.last:
+                return dict(self._queue.answers)
+            projection = Projection(self.people)
+            projection.apply(EventRow._make(line) for line in connection.execute(event_rows(0, upto)))
+            found = ((row, projection.answer(row, self._queue.slice(row))) for row in projection.rows())
             return {row: answer for row, answer in found if answer is not None}
 
     def agreement(self) -> Agreement:
-        """How far people agree on the rows that two or more have labelled."""
+        """How well people agree on the rows that two or more have labelled."""
         return agreement(answer.votes.values() for answer in self.answers().values())
 
     def progress(self) -> Progress:
-        """Where the project stands."""
-        with self._database.reading() as connection, self._book.lock:
-            items = shelf.count_items(connection)
-            leased = select(func.count()).select_from(lease).where(lease.c.until > time.time())
-            held = connection.execute(leased).scalar_one()
-            self._book.refresh(connection)
-            picks, closed = self._book.counts.get(self._book.round, [0, 0])
-            people = {who for persons in self._book.fold.known.values() for who in persons}
-            seconds = self._book.fold.seconds
+        """Counts of the project and of its last round."""
+        with self._database.reading() as connection, self._queue.lock:
+            items = queries.count_items(connection)
+            query = select(func.count()).select_from(lease).where(lease.c.until > time.time())
+            leased = connection.execute(query).scalar_one()
+            self._queue.refresh(connection)
+            picks, closed = self._queue.counts.get(self._queue.round, [0, 0])
+            people = {who for persons in self._queue.projection.participants.values() for who in persons}
+            seconds = self._queue.projection.seconds
             median = statistics.median(seconds) if seconds else None
-            return Progress(self._book.round, picks, closed, held, self._book.labels, items, len(people), median)
+            return Progress(self._queue.round, picks, closed, leased, self._queue.labels, items, len(people), median)

@@ -1,4 +1,4 @@
-"""Items, rounds and picks in the database, and the task a person sees."""
+"""Queries on items, rounds and picks, and the tasks people see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labelwise.project.store.leases import Lease
 from labelwise.project.store.records import SLICES, Item, Pick, Round, Task
 from labelwise.project.store.schema import item, pick, round_
 
-_PIECE = 500  # values in one statement: SQLite takes no more than 999 in old builds
+_CHUNK = 500  # values in one statement; old builds of SQLite accept 999
 
 
 def add_items(connection: Connection, items: Iterable[Item]) -> None:
@@ -28,21 +28,21 @@ def add_items(connection: Connection, items: Iterable[Item]) -> None:
     try:
         connection.execute(insert(item), rows)
     except IntegrityError as error:
-        raise StoreError("some of these rows are in the store already, or twice in what was given") from error
+        raise StoreError("some of these rows are in the store already, or were given twice") from error
 
 
 def read_items(connection: Connection, rows: Sequence[int] | None) -> list[Item]:
-    """All items by row, or those asked for in the order asked for."""
+    """All items by row, or the given rows in the given order."""
     if rows is None:
         return [Item(row, ref) for row, ref in connection.execute(select(item.c.row, item.c.ref).order_by(item.c.row))]
-    wanted = [int(row) for row in rows]
+    ids = [int(row) for row in rows]
     found: dict[int, str] = {}
-    for piece in _pieces(wanted):
-        found.update({one.row: one.ref for one in connection.execute(select(item).where(item.c.row.in_(piece)))})
-    missing = sorted(set(wanted) - found.keys())
+    for chunk in _chunks(ids):
+        found.update({one.row: one.ref for one in connection.execute(select(item).where(item.c.row.in_(chunk)))})
+    missing = sorted(set(ids) - found.keys())
     if missing:
         raise StoreError(f"rows {missing[:5]} are not in the store; it has {count_items(connection)} items")
-    return [Item(row, found[row]) for row in wanted]
+    return [Item(row, found[row]) for row in ids]
 
 
 def count_items(connection: Connection) -> int:
@@ -54,7 +54,7 @@ def add_round(connection: Connection, made: Round, picks: Sequence[Pick]) -> Non
     """Insert a round with its picks."""
     last = connection.execute(select(func.max(round_.c.number))).scalar_one()
     if last is not None and made.number <= last:
-        raise StoreError(f"the next round has to have a number above {last}, found {made.number}")
+        raise StoreError(f"the next round must have a number above {last}, found {made.number}")
     values = {
         "number": int(made.number),
         "strategy": plain("the strategy of a round", made.strategy),
@@ -80,35 +80,35 @@ def read_rounds(connection: Connection) -> list[Round]:
 
 
 def read_picks(connection: Connection, number: int) -> list[Pick]:
-    """The picks of a round in the order given."""
+    """The picks of a round, in order."""
     if connection.execute(select(round_.c.number).where(round_.c.number == int(number))).first() is None:
         raise StoreError(f"there is no round {number}")
-    wanted = select(pick).where(pick.c.round == int(number)).order_by(pick.c.place)
-    return [Pick(one.row, one.slice, _score(one.score), json.loads(one.why)) for one in connection.execute(wanted)]
+    query = select(pick).where(pick.c.round == int(number)).order_by(pick.c.place)
+    return [Pick(one.row, one.slice, _score(one.score), json.loads(one.why)) for one in connection.execute(query)]
 
 
 def provenance(connection: Connection, row: int) -> dict[str, Any]:
-    """What chose the row, as an event records it: nothing where it was never picked."""
-    wanted = select(pick.c.round, pick.c.score, round_.c.strategy, round_.c.model).join(round_)
-    found = connection.execute(wanted.where(pick.c.row == row)).first()
+    """Round, score, strategy and model of a pick, as an event records them; empty if the row was never picked."""
+    query = select(pick.c.round, pick.c.score, round_.c.strategy, round_.c.model).join(round_)
+    found = connection.execute(query.where(pick.c.row == row)).first()
     if found is None:
         return {"round": None, "score": None, "strategy": "", "model": ""}
     return {"round": found.round, "score": found.score, "strategy": found.strategy, "model": found.model}
 
 
-def tasks(connection: Connection, rows: Sequence[int], held: dict[int, Lease]) -> list[Task]:
-    """The tasks of these picks, in this order; `held` has the leases of those that are leased."""
-    wanted = select(pick, item.c.ref, round_.c.strategy, round_.c.model)
-    wanted = wanted.join(item, item.c.row == pick.c.row).join(round_, round_.c.number == pick.c.round)
+def tasks(connection: Connection, rows: Sequence[int], leases: dict[int, Lease]) -> list[Task]:
+    """The tasks of these picks, in this order. `leases` has the leases by row, where there are any."""
+    query = select(pick, item.c.ref, round_.c.strategy, round_.c.model)
+    query = query.join(item, item.c.row == pick.c.row).join(round_, round_.c.number == pick.c.round)
     found: dict[int, Row[Any]] = {}
-    for piece in _pieces(rows):
-        found.update({one.row: one for one in connection.execute(wanted.where(pick.c.row.in_(piece)))})
-    return [_task(found[row], held.get(row)) for row in rows]
+    for chunk in _chunks(rows):
+        found.update({one.row: one for one in connection.execute(query.where(pick.c.row.in_(chunk)))})
+    return [_task(found[row], leases.get(row)) for row in rows]
 
 
-def _task(one: Row[Any], held: Lease | None) -> Task:
+def _task(one: Row[Any], lease: Lease | None) -> Task:
     return Task(
-        token=held.token if held else "",
+        token=lease.token if lease else "",
         row=one.row,
         ref=one.ref,
         round=one.round,
@@ -117,8 +117,8 @@ def _task(one: Row[Any], held: Lease | None) -> Task:
         why=json.loads(one.why),
         strategy=one.strategy,
         model=one.model,
-        until=held.until if held else 0.0,
-        redo=held.redo if held else False,
+        until=lease.until if lease else 0.0,
+        redo=lease.redo if lease else False,
     )
 
 
@@ -126,26 +126,26 @@ def _pick_values(number: int, place: int, one: Pick) -> dict[str, Any]:
     if one.slice not in SLICES:
         raise StoreError(f"the slice of a pick is one of {SLICES}, found {one.slice!r}")
     score = float(one.score)
-    kept = None if math.isnan(score) else score
+    stored = None if math.isnan(score) else score
     why = json.dumps(one.why)
-    return {"row": int(one.row), "round": number, "place": place, "slice": one.slice, "score": kept, "why": why}
+    return {"row": int(one.row), "round": number, "place": place, "slice": one.slice, "score": stored, "why": why}
 
 
 def _check_rows(connection: Connection, rows: list[int]) -> None:
     if len(set(rows)) != len(rows):
         twice = sorted({row for row in rows if rows.count(row) > 1}) if len(rows) < 5000 else []
-        raise StoreError(f"a round picks each row once; found some twice {twice[:5]}")
+        raise StoreError(f"a round picks each row once; found rows twice: {twice[:5]}")
     read_items(connection, rows)
-    for piece in _pieces(rows):
-        found = connection.execute(select(pick.c.row, pick.c.round).where(pick.c.row.in_(piece))).first()
+    for chunk in _chunks(rows):
+        found = connection.execute(select(pick.c.row, pick.c.round).where(pick.c.row.in_(chunk))).first()
         if found is not None:
-            raise StoreError(f"row {found.row} was picked in round {found.round} already; a row is picked once")
+            raise StoreError(f"row {found.row} was already picked in round {found.round}; a row is picked once")
 
 
 def _score(stored: float | None) -> float:
     return math.nan if stored is None else stored
 
 
-def _pieces(rows: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(rows), _PIECE):
-        yield rows[start : start + _PIECE]
+def _chunks(rows: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(rows), _CHUNK):
+        yield rows[start : start + _CHUNK]
