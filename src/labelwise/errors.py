@@ -1,12 +1,12 @@
-"""Every error Labelwise raises on purpose: one family, each text says what was expected, found and what to do."""
+"""The errors that Labelwise raises on purpose. Each text says what was expected, what was found and what to do."""
 
 
 class LabelwiseError(Exception):
-    """The family: `except lw.errors.LabelwiseError` catches every error raised on purpose."""
+    """Base class: `except lw.errors.LabelwiseError` catches every error that Labelwise raises on purpose."""
 
 
 class ArgumentError(LabelwiseError, ValueError):
-    """An argument has a value that cannot be used: an unknown name, a wrong type, a wrong range."""
+    """An argument cannot be used: an unknown name, a wrong type, a value out of range."""
 
 
 class NeedError(LabelwiseError, ValueError):
@@ -18,30 +18,30 @@ class RowError(LabelwiseError, ValueError):
 
 
 class BudgetError(LabelwiseError, ValueError):
-    """The number of rows asked for is not possible."""
+    """More rows, or fewer, were asked for than there can be."""
 
 
 class MemoryLimitError(LabelwiseError, MemoryError):
-    """A limit on memory is too small; `smallest` is the smallest that works, in bytes."""
+    """A memory limit is too small; `smallest` is the smallest that works, in bytes."""
 
     def __init__(self, text: str, smallest: int):
         MemoryError.__init__(self, text)
         self.smallest = smallest
 
     def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return type(self), (str(self), self.smallest)  # from a worker to who asked
+        return type(self), (str(self), self.smallest)  # so that a worker can send it
 
 
 class NumericsError(LabelwiseError, ValueError):
-    """A value is NaN, infinite or not a probability where it has to be one."""
+    """A value is NaN or infinite, or is not a probability although it has to be one."""
 
 
 class LabelError(LabelwiseError, ValueError):
-    """A label is outside the classes, or the labels given cannot train a model."""
+    """A label is none of the classes, or the labels cannot train a model."""
 
 
 class ModelError(LabelwiseError, ValueError):
-    """A model cannot be read: no last linear layer found, an output of an unexpected form."""
+    """A model cannot be read: it has no last linear layer, or its output has an unexpected form."""
 
 
 class SourceError(LabelwiseError, ValueError):
@@ -49,23 +49,23 @@ class SourceError(LabelwiseError, ValueError):
 
 
 class StoreError(LabelwiseError, RuntimeError):
-    """What is stored on disk does not fit what was asked of it."""
+    """A stored file or folder is missing, damaged, or belongs to something else."""
 
 
 class ClusterError(LabelwiseError, RuntimeError):
-    """A cluster has no room for the workers that were asked for."""
+    """A cluster has not enough resources for the workers."""
 
 
 class WorkerError(LabelwiseError, RuntimeError):
-    """A worker raised an error that cannot be brought to the process that asked; the text is what it said."""
+    """A worker raised an error of another kind; the text is its message."""
 
 
 class ExtraError(LabelwiseError, ImportError):
-    """An optional dependency is not installed; the text holds the pip line that installs it."""
+    """An optional dependency is not installed; the text has the pip command that installs it."""
 
 
 def extra(module: str, name: str) -> ExtraError:
-    """The error for `module` missing because extra `name` is not installed."""
+    """Return the error for a missing `module` that the extra `name` installs."""
     return ExtraError(
         f"This needs the package {module!r}, which is not installed. Install it with:\n"
         f'    pip install "labelwise[{name}]"'

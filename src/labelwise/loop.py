@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, BudgetError, RowError
-from labelwise.labels import oracle_of
+from labelwise.labels import make_oracle
 from labelwise.labels.oracle import Oracle
 from labelwise.pool import Pool
 from labelwise.recipes import Recipe
@@ -91,7 +91,7 @@ def rounds(
     [10, 20, 30, 40]
     """
     source = pool if isinstance(pool, Pool) else Pool.of(pool)
-    answers = oracle_of(oracle, source)
+    answers = make_oracle(oracle, source)
     key = key_of(seed)
     classes = classes if classes is not None else _known_classes(source, oracle)
     test_rows, source = _test_rows(test, source, answers, key.fold("test"))

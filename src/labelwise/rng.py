@@ -1,8 +1,8 @@
-"""Key: a seed that is split by name, and chance for each row that depends on (key, row id) alone.
+"""Key: a seed that is split by name, and random numbers for each row that depend on (key, row id) alone.
 
-No generator is advanced in place anywhere: whoever needs chance folds a key by purpose (`key.fold("select", 3)`)
-and draws from it. Draws for rows are a hash of the row's id, so they do not depend on the order of the rows, on the
-block they are read in, or on the device or machine that holds them.
+No generator is advanced in place: code that needs chance folds a key by purpose (`key.fold("select", 3)`) and draws
+from it. The random number of a row is a hash of its id, so it does not depend on the order of the rows, on the block
+they are read in, or on the device or machine that holds them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Key:
-    """A 64-bit seed.
+    """A 64-bit seed. `fold` splits it by purpose; the other methods draw from it.
 
     >>> Key(0).fold("select", 3) == Key(0).fold("select", 3)
     True
@@ -31,41 +31,45 @@ class Key:
     seed: int
 
     def fold(self, *names: str | int) -> Key:
-        """A new key for the purpose `names`; equal names give equal keys."""
+        """Return the key for the purpose `names`; equal names give equal keys."""
         plain = [name if isinstance(name, str) else int(name) for name in names]  # NumPy's integers print otherwise
         digest = hashlib.blake2b(repr((self.seed, *plain)).encode(), digest_size=8).digest()
         return Key(int.from_bytes(digest, "little"))
 
     def generator(self) -> torch.Generator:
-        """A fresh CPU generator; draw on the CPU and move, so that every device sees the same numbers."""
+        """Return a new CPU generator. Draw on the CPU and move, so that every device sees the same numbers."""
         return torch.Generator().manual_seed(self.seed & _MASK_64 >> 1)
 
     def numpy(self) -> np.random.Generator:
-        """A fresh NumPy generator."""
+        """Return a new NumPy generator."""
         return np.random.default_rng(self.seed)
 
     def small(self) -> int:
-        """The seed cut to 31 bits, for libraries that take no more."""
+        """Return the seed cut to 31 bits, for libraries that take no more."""
         return self.seed & 0x7FFFFFFF
 
     def uniform(self, ids: Tensor) -> Tensor:
-        """One float64 in (0, 1) for each id (n,), a function of (key, id) alone."""
+        """Return one float64 in (0, 1) for each id (n,), a function of (key, id) alone.
+
+        >>> Key(0).uniform(torch.tensor([5, 7])).flip(0).equal(Key(0).uniform(torch.tensor([7, 5])))
+        True
+        """
         offset = _signed((self.seed + 1) * 0x9E3779B97F4A7C15)  # + 1: the mixing leaves zero where it is
         bits = _mix(_mix(ids.to(torch.int64) ^ _signed(self.seed)) + offset)
-        # 52 bits and a half: the largest is below 1 by what float64 can still tell.
+        # 52 bits and a half: the largest value is the float64 just below 1.
         return (_right(bits, 12).to(torch.float64) + 0.5) * 2.0**-52
 
     def exponential(self, ids: Tensor) -> Tensor:
-        """One standard exponential in float64 for each id (n,): the waiting time of a race between rows."""
+        """Return one standard exponential in float64 for each id (n,)."""
         return -torch.log(self.uniform(ids))
 
     def gumbel(self, ids: Tensor) -> Tensor:
-        """One standard Gumbel in float64 for each id: argmax of log weight + gumbel draws a row by weight."""
+        """Return one standard Gumbel in float64 for each id (n,); argmax of log weight + gumbel draws by weight."""
         return -torch.log(self.exponential(ids))
 
 
 def uniforms(keys: Sequence[Key], ids: Tensor) -> Tensor:
-    """`uniform` of several keys at once (keys, n): as many operations on a device as for one."""
+    """Return `uniform` of several keys at once, (keys, n), in as many operations on a device as for one."""
     seeds = torch.tensor([[_signed(key.seed), _signed((key.seed + 1) * 0x9E3779B97F4A7C15)] for key in keys])
     seed_K1, offset_K1 = seeds.to(ids.device).T[:, :, None]
     bits = _mix(_mix(ids.to(torch.int64)[None] ^ seed_K1) + offset_K1)
@@ -73,7 +77,7 @@ def uniforms(keys: Sequence[Key], ids: Tensor) -> Tensor:
 
 
 def _signed(value: int) -> int:
-    """The two's complement reading of the low 64 bits, as int64 tensors hold them."""
+    """The low 64 bits as a two's complement number, as int64 tensors hold them."""
     value &= _MASK_64
     return value - (1 << 64) if value >> 63 else value
 

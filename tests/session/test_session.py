@@ -268,7 +268,7 @@ def test_numbers_that_half_precision_cannot_hold_are_refused() -> None:
     al = lw.Session(x, lw.TorchLearner(Big, epochs=1), "kcenter", classes=2, half=True)
     al.tell([0, 1], [0, 1])
     with pytest.raises(
-        errors.ModelError, match=r"half=True keeps numbers up to 65,504, found .* in the row with id \d+"
+        errors.ModelError, match=r"half=True stores numbers up to 65,504, found .* in the row with id \d+"
     ):
         al.ask(5)
 

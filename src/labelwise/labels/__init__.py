@@ -1,5 +1,5 @@
-"""Label: who knows the answers."""
+"""Labels: checks of answers, and oracles that give them."""
 
-from labelwise.labels.oracle import Known, Oracle, oracle_of
+from labelwise.labels.oracle import KnownLabels, Oracle, make_oracle
 
-__all__ = ["Known", "Oracle", "oracle_of"]
+__all__ = ["KnownLabels", "Oracle", "make_oracle"]

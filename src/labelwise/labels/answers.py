@@ -1,4 +1,4 @@
-"""Answers: what a caller says about labels, checked: whether they are classes or numbers, which classes, which rows."""
+"""Checks of what a caller passes about labels: the task, the classes, the ids."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from labelwise.errors import ArgumentError, LabelError, RowError
 from labelwise.pool import Pool
 
 
-def classes_of(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[str, ...] | None:
-    """How many classes there are, or their names; from the pool where nothing was said."""
+def resolve_classes(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[str, ...] | None:
+    """The number of classes or their names; those of the pool for None."""
     if classes is None:
         return pool.classes
     if isinstance(classes, int | np.integer) and not isinstance(classes, bool):
@@ -21,14 +21,14 @@ def classes_of(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[s
             raise LabelError(f"classes must be at least 1, found {classes}")
         return int(classes)
     if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
-        raise LabelError(f"classes must be how many there are, or a list of their names; found {classes!r}")
+        raise LabelError(f"classes must be a number of classes or a list of their names, found {classes!r}")
     names = tuple(classes)
     for name in names:
-        # A list of numbers could mean the labels themselves or their names: it is not guessed at.
+        # A list of numbers could mean the labels themselves or their names.
         if not isinstance(name, str):
             raise LabelError(
-                f"the names of the classes must be texts, found {name!r}; where labels are numbers 0, 1, 2 ... pass "
-                "how many classes there are, otherwise turn names and labels into texts"
+                f"the names of the classes must be texts, found {name!r}; if labels are numbers 0, 1, 2 ... pass "
+                "the number of classes, otherwise turn names and labels into texts"
             )
     names = tuple(str(name) for name in names)
     if len(set(names)) != len(names):
@@ -36,8 +36,8 @@ def classes_of(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[s
     return names
 
 
-def count_of(task: str, classes: int | Sequence[str] | None, labels: Tensor) -> int:
-    """How many classes there are, those seen so far where nothing was said; 0 in regression."""
+def count_classes(task: str, classes: int | Sequence[str] | None, labels: Tensor) -> int:
+    """The number of classes; for None that of the labels so far, at least 2; 0 in regression."""
     if task == "regress":
         return 0
     if classes is None:
@@ -45,21 +45,21 @@ def count_of(task: str, classes: int | Sequence[str] | None, labels: Tensor) -> 
     return classes if isinstance(classes, int) else len(classes)
 
 
-def task_of(task: Any, learner: Any) -> Literal["classify", "regress"]:
-    """What is learnt: what was said, else what the learner is made for."""
-    own = getattr(learner, "task", None)
+def resolve_task(task: Any, learner: Any) -> Literal["classify", "regress"]:
+    """The task as given, else that of the learner, else "classify"."""
+    learner_task = getattr(learner, "task", None)
     if task not in (None, "classify", "regress"):
         raise ArgumentError(f'task is "classify", "regress" or None, not {task!r}')
-    if task is not None and own is not None and task != own:
+    if task is not None and learner_task is not None and task != learner_task:
         raise ArgumentError(
-            f"task={task!r}, but the learner is made for {own!r}; for numbers pass TorchLearner(model, loss='mse') or "
-            "a scikit-learn regressor, for classes a classifier"
+            f"task={task!r}, but the learner is made for {learner_task!r}; for numbers pass "
+            "TorchLearner(model, loss='mse') or a scikit-learn regressor, for classes a classifier"
         )
-    return "regress" if "regress" in (task, own) else "classify"
+    return "regress" if "regress" in (task, learner_task) else "classify"
 
 
-def ids_of(ids: Any) -> list[int]:
-    """Distinct whole numbers."""
+def check_ids(ids: Any) -> list[int]:
+    """Ids as a list of distinct whole numbers."""
     rows = np.asarray(ids).reshape(-1)
     if len(rows) and rows.dtype.kind not in "iu":
         raise RowError(f"ids must be whole numbers, found {rows[:3].tolist()}")

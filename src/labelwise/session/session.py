@@ -21,8 +21,8 @@ from torch import Tensor
 from labelwise import recipes
 from labelwise.errors import LabelError, NeedError, RowError, StoreError
 from labelwise.io.sizes import parse_size
-from labelwise.labels.answers import classes_of, count_of, ids_of, task_of
-from labelwise.labels.oracle import class_numbers, numbers
+from labelwise.labels.answers import check_ids, count_classes, resolve_classes, resolve_task
+from labelwise.labels.oracle import to_class_numbers, to_numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
 from labelwise.rng import Key
@@ -137,8 +137,8 @@ class Session:
         if weights is not None and self.learner is not None:
             self.learner = recipes.weighing(self.learner, weights)
         self.weights = weights
-        self.task = task_of(task, self.learner)
-        self.classes = classes_of(classes, self.pool) if self.task == "classify" else None
+        self.task = resolve_task(task, self.learner)
+        self.classes = resolve_classes(classes, self.pool) if self.task == "classify" else None
         if self.task == "regress":
             self.recipe = self.recipe.for_regression()
         self.seed = seed
@@ -286,7 +286,7 @@ class Session:
             RowError: an id is not in the pool, or is given twice.
             LabelError: a label is none of the classes, or there is not one label for each id.
         """
-        rows = ids_of(ids)
+        rows = check_ids(ids)
         answers = self.as_answers(labels)
         if len(rows) != len(answers):
             raise LabelError(f"one label for each id was expected, found {len(rows)} ids and {len(answers)} labels")
@@ -310,7 +310,7 @@ class Session:
         Raises:
             LabelError: a label is none of the classes, or not a finite number.
         """
-        return numbers(labels) if self.task == "regress" else class_numbers(labels, self.classes)
+        return to_numbers(labels) if self.task == "regress" else to_class_numbers(labels, self.classes)
 
     def fit(self) -> Fit:
         """Train on all answers so far, unless the last fit already did.
@@ -460,7 +460,7 @@ class Session:
             ledger.labelled[order],
             ledger.labels[order],
             weights=ledger.weights[order],
-            classes=count_of(self.task, self.classes, ledger.labels),
+            classes=count_classes(self.task, self.classes, ledger.labels),
             key=self._key.fold("train", len(order)),
             previous=self._fit,
         )

@@ -15,7 +15,7 @@ import torch
 
 from labelwise.bench.data.load import Data
 from labelwise.errors import BudgetError
-from labelwise.labels import oracle_of
+from labelwise.labels import make_oracle
 from labelwise.labels.oracle import Oracle
 from labelwise.loop import no_picks, one_round
 from labelwise.rng import Key
@@ -75,7 +75,7 @@ class Curve:
     @property
     def answers(self) -> Oracle:
         """Gives the labels of rows of the pool."""
-        return oracle_of(None, self.data.pool)
+        return make_oracle(None, self.data.pool)
 
     def begin(self) -> np.ndarray:
         """Label the first batch; its ids."""

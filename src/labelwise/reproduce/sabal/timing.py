@@ -21,7 +21,7 @@ from labelwise.bench.models.registry import learner_for
 from labelwise.bench.suite.curve import first_batch
 from labelwise.bench.suite.suite import StrategySpec
 from labelwise.errors import ArgumentError
-from labelwise.labels import oracle_of
+from labelwise.labels import make_oracle
 from labelwise.reproduce.plots import bars
 from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of
 from labelwise.reproduce.run_tables import paper_rows
@@ -78,7 +78,7 @@ def table3(setting: Setting) -> Result:
         for spec in (*sheet.strategies, None):
             session = _session(sheet, data, spec, setting.seed, device)
             if state is None:
-                session.tell(start, oracle_of(None, data.pool)(start))
+                session.tell(start, make_oracle(None, data.pool)(start))
                 session.fit()
                 state = session.state()
             session.restore(state)  # one network for all: what differs is the choice

@@ -1,1 +1,1 @@
-"""Training objectives."""
+"""Objectives: what training minimises, and the losses they are made of."""

@@ -1,4 +1,4 @@
-"""Loss: how wrong an output is about a label, for classes (cross-entropy) and for numbers (squared error)."""
+"""Loss of single rows: cross-entropy for classes, squared error for numbers."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ CLOSE = 0.01  # a squared error, in variances of the target, below which a numbe
 
 
 class Loss(ABC):
-    """What a model's output is compared with a label by."""
+    """Compares a model's output with labels, row by row."""
 
     @abstractmethod
     def output(self, given: Any, where: Output | None, rows: int) -> Tensor:
-        """The output (B, C) that counts, in what a model returned for `rows` rows."""
+        """Find the output (B, C) to compare in what a model returned for `rows` rows; `where` as for TorchLearner."""
 
     @abstractmethod
     def check(self, output_BC: Tensor) -> None:
-        """Raise ModelError where such outputs cannot be trained on."""
+        """Raise ModelError if such outputs cannot be trained on."""
 
     @abstractmethod
     def rows(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
-        """The loss (B,) of each row."""
+        """Return the loss (B,) of each row."""
 
     @abstractmethod
     def right(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
-        """Whether each row (B,) has nothing more to teach."""
+        """Return whether each row (B,) is predicted right: its class, or its number within a tenth of a deviation."""
 
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """Minus the log probability of the label, in nats."""
+    """Minus the log probability of the label, in nats; labels are classes 0..classes-1."""
 
     classes: int
 
@@ -63,13 +63,13 @@ class CrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class SquaredError(Loss):
-    """The squared difference to the label, which is standardised: in variances of the target."""
+    """The squared difference to the standardised label, in variances of the target."""
 
     def output(self, given: Any, where: Output | None, rows: int) -> Tensor:
         return values_of(given, where, rows)[:, None]
 
     def check(self, output_BC: Tensor) -> None:
-        """Every number is an answer."""
+        """Any number can be trained on."""
 
     def rows(self, output_BC: Tensor, label_B: Tensor) -> Tensor:
         return (output_BC[:, 0] - label_B.to(output_BC.dtype)).square()
@@ -93,5 +93,5 @@ class Target:
         return Target(float(values.mean()), spread if spread > 0 else 1.0)
 
     def standard(self, labels: Tensor) -> Tensor:
-        """Labels in units of their spread, around 0."""
+        """Return labels (n,) as (label - mean) / spread."""
         return ((labels.double() - self.mean) / self.spread).to(torch.get_default_dtype())

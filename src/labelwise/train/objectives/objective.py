@@ -1,8 +1,8 @@
-"""Objective: what training minimises. The losses of single rows go in, one number to minimise comes out.
+"""Objective: turns the losses of single rows into the one number that training minimises.
 
 An objective holds parameters and no state. What it knows about the rows is a dictionary of tensors that `init` makes
-and `after` replaces; every state holds "weight" (n,), what a row counts in the mean loss that early stopping watches.
-Rows are named by their place 0..n-1 among the labelled rows.
+and `after` replaces; every state holds "weight" (n,), the weights of the rows in the mean loss of early stopping.
+Rows are named by their position 0..n-1 among the labelled rows.
 """
 
 from __future__ import annotations
@@ -21,53 +21,83 @@ State = Mapping[str, Tensor]
 
 
 class Objective(ABC):
-    """Makes one scalar of the losses of a batch of rows.
+    """Makes one scalar of the losses of a batch of rows. Subclass it to train by an objective of your own.
 
-    Training calls `losses`, then `reduce` for each batch and takes a step; then `after` with the losses of that same
-    forward pass, for each batch or once for all rows of the epoch (`when`), or after each step (each `every`-th) with
-    losses measured anew on all rows ("sweep"); at the end `publish` with the state that belongs to the weights that
-    were kept.
+    For each batch training calls `losses`, then `reduce`, and takes a step. It calls `after` with the losses of that
+    same forward pass, for each batch or once for all rows of the epoch (`when`); or after every `every`-th step with
+    the losses of all rows, measured again ("sweep"). At the end it calls `publish` with the state that belongs to the
+    weights that were kept.
+
+    Attributes:
+        when: when `after` is called: for each "batch", once an "epoch", or after a "sweep" over all rows.
+        every: steps from one sweep to the next.
+        whole: whether every labelled row has to be trained on, so that none is held out.
+        stop: training ends once this share of the rows is classified right; None for no such rule.
+        stop_times: in how many epochs that has to be so.
+        stop_from: how many epochs are run in any case.
+        last: whether the weights of the last epoch are kept, whatever the learner's `keep`.
     """
 
     when: Literal["batch", "epoch", "sweep"] = "batch"
-    every: int = 1  # steps from one sweep to the next
-    whole: ClassVar[bool] = False  # whether every labelled row has to be trained on: none is held out then
-    stop: float | None = None  # training ends once this share of the rows is classified right; None: by the loss alone
-    stop_times: int = 1  # epochs in which that has to be so
-    stop_from: int = 0  # epochs that are run in any case
-    last: bool = False  # whether the weights of the last epoch are kept, and not those of the lowest loss
+    every: int = 1
+    whole: ClassVar[bool] = False
+    stop: float | None = None
+    stop_times: int = 1
+    stop_from: int = 0
+    last: bool = False
 
     @abstractmethod
     def init(self, n: int, weights: Tensor | None) -> State:
-        """The state before training, for n labelled rows with these weights (n,), on the CPU."""
+        """Return the state before training, on the CPU.
+
+        Args:
+            n: how many labelled rows there are.
+            weights: (n,) their weights; None for equal ones.
+        """
 
     def losses(self, loss_B: Tensor, output_BC: Tensor, label_B: Tensor) -> Tensor:
-        """What `reduce` and `after` are given: the losses of a batch, or more columns computed from the outputs."""
+        """Return what `reduce` and `after` are given: the losses, or more columns computed from the outputs.
+
+        Args:
+            loss_B: (B,) the loss of each row of the batch.
+            output_BC: (B, C) the outputs of the model.
+            label_B: (B,) the labels.
+        """
         return loss_B
 
     @abstractmethod
     def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
-        """The number to minimise, from the losses of the rows at `index_B`."""
+        """Return the scalar to minimise.
+
+        Args:
+            loss_B: what `losses` returned, (B,) or more columns.
+            index_B: (B,) positions of these rows among the labelled rows.
+            state: the current state.
+        """
 
     def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
-        """A new state, given losses without gradient; the old one may still be in use and is not written to."""
+        """Return a new state, from the same arguments without gradients. Never write to the old one."""
         return state
 
     def publish(self, state: State) -> dict[Signal, Tensor]:
-        """What training knows about the labelled rows: a column (n, ...) for each signal it can give."""
+        """Return what training knows about the labelled rows: a column (n, ...) for each signal."""
         return {}
 
     def probe(self) -> Objective | None:
-        """An objective to train by first, where a parameter of this one is to be measured."""
+        """Return an objective to train by first, if a parameter of this one has to be measured; else None."""
         return None
 
     def settled(self, loss: float) -> tuple[Objective, dict[str, float]]:
-        """This objective with its parameters measured, from the mean training loss under `probe`; and what to note."""
+        """Return this objective with its parameter set from the mean training loss under `probe`, and notes."""
         return self, {}
 
 
 class Mean(Objective):
-    """Every labelled row counts the same; weights are left aside."""
+    """The plain mean of the losses; weights are ignored.
+
+    >>> Mean().reduce(torch.tensor([1.0, 3.0]), torch.tensor([0, 1]), Mean().init(2, None))
+    tensor(2.)
+    """
 
     def init(self, n: int, weights: Tensor | None) -> State:
         return {"weight": torch.ones(n)}
@@ -77,7 +107,12 @@ class Mean(Objective):
 
 
 class Weighted(Objective):
-    """A row counts by its weight; weights are scaled to a mean of 1 over the labelled rows."""
+    """The weighted mean of the losses; weights are scaled to a mean of 1 over the labelled rows.
+
+    >>> state = Weighted().init(2, torch.tensor([3.0, 1.0]))
+    >>> Weighted().reduce(torch.tensor([1.0, 3.0]), torch.tensor([0, 1]), state)
+    tensor(1.5000)
+    """
 
     def init(self, n: int, weights: Tensor | None) -> State:
         return {"weight": scaled(weights, n)}
@@ -87,7 +122,7 @@ class Weighted(Objective):
 
 
 def scaled(weights: Any, n: int) -> Tensor:
-    """Weights (n,) scaled to a mean of 1; a missing one (None, or NaN in the array) counts as 1 before scaling.
+    """Scale weights (n,) to a mean of 1; a missing one (None, or NaN in the array) counts as 1 before scaling.
 
     >>> scaled(torch.tensor([3.0, torch.nan, 0.0]), 3)
     tensor([2.2500, 0.7500, 0.0000])

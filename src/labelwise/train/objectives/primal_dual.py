@@ -10,7 +10,7 @@ Elenter, NaderiAlizadeh and Ribeiro, "A Lagrangian duality approach to active le
 Duals begin at 0 in every fit. With update="minibatch" a row's dual moves once an epoch, with the loss of the forward
 pass that the step was made from: eta times the running sum of the row's slack, held at zero from below. With
 update="full" the loss of every labelled row is measured again after every step and all duals move, as algorithm 1
-reads; that is a forward pass over all labelled rows for each step. With T_p = `primal_steps` above 1 a dual moves
+is written; that is a forward pass over all labelled rows for each step. With T_p = `primal_steps` above 1 a dual moves
 after as many of the row's own steps ("minibatch"), or after as many steps of all ("full").
 Departs from the paper: one bound for all rows, as in its experiments, where its text has one for each; no labelled
 row is held out, since a row that is never trained on has no dual; the duals are those of the epoch whose weights are
@@ -31,7 +31,7 @@ from labelwise.errors import ArgumentError
 from labelwise.signals.spec import Duals, Signal
 from labelwise.train.objectives.objective import Objective, State
 
-AUTO = 1.15  # times the loss without constraints: the middle of the paper's 1.05 to 1.25
+AUTO = 1.15  # times the loss without bounds: midway between the paper's 1.05 and 1.25
 
 Secondary = Callable[[Tensor, Tensor], Tensor]  # outputs (B, C) and labels (B,) to a loss (B,)
 
@@ -42,17 +42,25 @@ class PrimalDual(Objective):
 
     Attributes:
         epsilon: the bound, in nats (cross-entropy) or in variances of the target (squared error). "auto" is 1.15 times
-            the mean training loss of a first fit without bounds, from the same weights in the same order of batches,
-            so that training takes twice as long.
+            the mean training loss of a first fit without bounds, from the same initial weights and with the same
+            batches; training then takes twice as long.
         eta: the step of the duals.
-        update: "minibatch" as the authors ran it, "full" as algorithm 1 reads.
+        update: "minibatch" as the authors' programme does it, "full" as algorithm 1 is written.
         primal_steps: T_p, the primal steps for each dual step; 1 in the paper's experiments.
         schedule: None for a constant step; a number t0 for eta / (1 + t / t0) after t steps of a row's dual, the
             paper's diminishing step; or a function of t, a tensor (B,), that gives the factor of eta.
         secondary: a function of outputs and labels that gives the bounded loss l' of each row; the loss itself if None.
-        stop: training ends after an epoch in which this share of the rows was classified right, as the authors
-            train; later epochs only wear the duals down to zero. In regression a row is right within a tenth of a
-            standard deviation of the target. None leaves it to the learner.
+        stop: training ends after an epoch in which this share of the rows was classified right, as in the authors'
+            programme; in later epochs the duals only shrink to zero. In regression a row is right within a tenth of a
+            standard deviation of the target. None leaves the end of training to the learner.
+
+    Raises:
+        ArgumentError: a parameter is out of range.
+
+    >>> objective = PrimalDual(epsilon=0.2, eta=0.5)
+    >>> state = objective.after(torch.tensor([1.0, 0.1]), torch.tensor([0, 1]), objective.init(2, None))
+    >>> state["dual"]
+    tensor([0.4000, 0.0000], dtype=torch.float64)
     """
 
     epsilon: float | Literal["auto"] = 0.2
@@ -91,7 +99,7 @@ class PrimalDual(Objective):
         }
 
     def losses(self, loss_B: Tensor, output_BC: Tensor, label_B: Tensor) -> Tensor:
-        """Loss and bounded loss of each row, (B,) where they are the same, else (B, 2)."""
+        """Return the loss and the bounded loss of each row: (B,) if they are the same, else (B, 2)."""
         if self.secondary is None:
             return loss_B
         bounded_B = self.secondary(output_BC, label_B)
@@ -103,11 +111,11 @@ class PrimalDual(Objective):
         return torch.stack([loss_B, bounded_B.to(loss_B)], 1)
 
     def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
-        primary_B, bounded_B = _both(loss_B)
+        primary_B, bounded_B = _split_losses(loss_B)
         return (primary_B + state["dual"][index_B].to(primary_B) * (bounded_B - self._bound())).mean()
 
     def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
-        slack_B = _both(loss_B)[1].double() - self._bound()
+        slack_B = _split_losses(loss_B)[1].double() - self._bound()
         dual_n, turn_n = state["dual"].clone(), state["turn"].clone()
         turn_B, each = turn_n[index_B], self.primal_steps // self.every  # sweeps come once in T_p steps already
         moved_B = (dual_n[index_B] + self._step(turn_B // each) * slack_B).clamp_min(0)
@@ -122,7 +130,7 @@ class PrimalDual(Objective):
         return replace(self, epsilon=_NO_BOUND, update="minibatch") if self.epsilon == "auto" else None
 
     def settled(self, loss: float) -> tuple[Objective, dict[str, float]]:
-        """This objective with the epsilon that a fit without bounds, of mean loss `loss`, gives."""
+        """Return this objective with epsilon set from `loss`, the mean training loss of a fit without bounds."""
         epsilon = AUTO * loss
         return replace(self, epsilon=epsilon), {"unconstrained_loss": loss, "epsilon": epsilon}
 
@@ -141,6 +149,6 @@ class PrimalDual(Objective):
 _NO_BOUND = 1e30  # no loss reaches it: every dual stays 0
 
 
-def _both(loss_B: Tensor) -> tuple[Tensor, Tensor]:
+def _split_losses(loss_B: Tensor) -> tuple[Tensor, Tensor]:
     """Loss and bounded loss of each row."""
     return (loss_B, loss_B) if loss_B.ndim == 1 else (loss_B[:, 0], loss_B[:, 1])
