@@ -1,0 +1,98 @@
+"""The Triton kernels against those in PyTorch: on CUDA, or on the CPU by Triton's interpreter (TRITON_INTERPRET=1)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from by_backend import select
+
+import labelwise as lw
+from labelwise.strategies import Sabal
+from labelwise.strategies.sabal.backends import GraphGreedy, GraphIht, TritonGreedy, TritonIht
+from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning, TritonTuning
+
+interpreted = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = pytest.mark.skipif(
+    not (interpreted or torch.cuda.is_available()), reason="needs CUDA, or Triton with TRITON_INTERPRET=1"
+)
+# Small enough that rows are in several tiles and several programs, and one program reads several tiles.
+SMALL = TritonTuning(
+    chunk=7,
+    score_programs=2,
+    slope_programs=2,
+    adjoint_programs=2,
+    score_tile=(16, 16, 4),
+    pass_tile=(16, 16, 4),
+    support_tile=(16, 16, 4),
+)
+
+
+@pytest.fixture(autouse=True)
+def bounds_of_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter of Triton 3.6 converts arrays of one entry to numbers, which NumPy refuses from 2.4 on."""
+    if not interpreted:
+        return
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda one: int(one.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+def _inputs(seed: int, copies: int, dtype: Any, n: int = 50, c: int = 3, d: int = 20) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    z, h = rng.normal(size=(n, c)) * 2, rng.normal(size=(n, d)) + 0.3
+    probs, label_probs = (torch.from_numpy(z / t).softmax(1) for t in (1.0, 1.7))
+    inputs = {"probs": probs, "label_probs": label_probs, "embedding": torch.from_numpy(h)}
+    device = "cpu" if interpreted else "cuda"
+    return {name: values.repeat(copies, 1).to(device, dtype) for name, values in inputs.items()}
+
+
+def _same(got: lw.Selection, expected: lw.Selection, near: float) -> None:
+    assert got.ids.tolist() == expected.ids.tolist()
+    np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
+    np.testing.assert_allclose(got.scores, expected.scores, rtol=near, atol=near)
+    assert got.notes["objective"] == pytest.approx(expected.notes["objective"], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize(("alpha", "beta", "tau"), [(1e-2, 1e-1, 1.0), (1e2, 1e-4, 1.0), (0.0, 1e-2, 2.0)])
+def test_greedy(alpha: float, beta: float, tau: float, copies: int, dtype: Any) -> None:
+    """With copies, three rows and more are tied."""
+    strategy, inputs = Sabal("greedy", alpha, beta, tau, second_order=copies == 1), _inputs(copies, copies, dtype)
+    got = select(strategy, 18, inputs, TritonGreedy(SMALL))
+    expected = select(strategy, 18, inputs, GraphGreedy(StepTuning()))
+    _same(got, expected, 1e-9 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rule", ["exact", "paper"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1e-8, 1e-6), (1e-2, 1e-1), (3e3, 1e-1)])
+def test_iht(alpha: float, beta: float, rule: Any, dtype: Any) -> None:
+    for copies in (1, 3):
+        inputs = _inputs(copies, copies, dtype)
+        strategy = Sabal("iht", alpha, beta, iterations=9 if beta > 1e-2 else 3, prox=rule)
+        got = select(strategy, 17, inputs, TritonIht(SMALL, look=2))
+        expected = select(strategy, 17, inputs, GraphIht(IterationTuning()))
+        _same(got, expected, 1e-7)
+        assert got.notes["iterations"] == expected.notes["iterations"]
+        assert got.notes["share"] == pytest.approx(expected.notes["share"], rel=1e-6)
+
+
+def test_nothing_changes_once_a_loop_has_stopped() -> None:
+    """Passes over rows do nothing then, so that more iterations may be asked for than are needed."""
+    inputs = _inputs(1, 1, torch.float64)
+    strategy = Sabal("iht", 1e6, 0.1)
+    one, many = (select(strategy, 10, inputs, TritonIht(SMALL, look=look)) for look in (1, 25))
+    assert one.notes["stopped"] == many.notes["stopped"] == "tolerance"
+    assert one == many
