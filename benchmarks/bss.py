@@ -22,7 +22,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ import labelwise as lw
 from labelwise.io.files import write_text
 from labelwise.stats.environment import environment
 from labelwise.stats.estimate import pool_mean
-from labelwise.strategies.leverage import barrier as barrier_rules
-from labelwise.strategies.leverage.barrier import Barrier
+from labelwise.strategies.leverage.barrier import Barrier, Tuning
 from measure import forget_peak, peak
 
-OFTEN = ((48, 0.0), (0, 4.0))  # B is decomposed at every look, or after 4 d draws
+# B is decomposed for every E, or after 4 d draws.
+TUNINGS = (Tuning(exact_rank=48, rows_per_rank=0.0), Tuning(exact_rank=0, rows_per_rank=4.0))
 KINDS = ("gaussian", "heavy-tailed", "clustered", "nearly singular")
 PAGE = (  # title where a part begins, what is said of the table, and the words that make it
     ("A million rows", "The target is 60 passes' worth of matrix products and 1 GB.", "speed"),
@@ -77,7 +77,7 @@ def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
 def barriers(options: argparse.Namespace) -> None:
     """Every step of `--runs` problems of each kind, to the natural end.
 
-    By chance with one draw or several a look, and with B decomposed at every look or followed by Woodbury's formula.
+    At random with one draw or several for each E, and with B decomposed for every E or updated by Woodbury's formula.
     """
     torch.set_num_threads(1)
     print(
@@ -91,22 +91,22 @@ def barriers(options: argparse.Namespace) -> None:
             d, gamma = int(rng.integers(1, 9)), float(np.exp(rng.uniform(math.log(options.finest), math.log(0.6))))
             x = features(kind, int(rng.integers(4 * d, 200)), d, rng)
             v = torch.from_numpy(np.linalg.svd(x, full_matrices=False)[0] * math.sqrt(len(x)))
-            several, barrier_rules.EXACT, barrier_rules.ROWS_PER_RANK = bool(rng.integers(2)), *OFTEN[rng.integers(2)]
-            barrier, ended = Barrier(d, gamma), False
+            several, tuning = bool(rng.integers(2)), TUNINGS[rng.integers(2)]
+            barrier, ended = Barrier(d, gamma, tuning=tuning), False
             while not ended:
-                look = barrier.look()
-                form = look.form(v)
+                energy = barrier.energy()
+                form = energy.forms(v)
                 law = (form / form.sum()).numpy()
-                for _ in range(barrier.draws_per_look if several else 1):
-                    ended = barrier.ended(look)
+                for _ in range(barrier.draws_per_energy if several else 1):
+                    ended = barrier.is_ended(energy)
                     if ended:
                         break
                     pick = int(rng.choice(len(v), p=law))
-                    barrier.add(look, v[pick : pick + 1], form[pick : pick + 1])
+                    barrier.add(energy, v[pick : pick + 1], form[pick : pick + 1])
                     lam = torch.linalg.eigvalsh(barrier.matrix)
                     broken += not (barrier.lower < float(lam[0]) and float(lam[-1]) < barrier.upper)
                     steps += 1
-            looks, decomposed = looks + barrier.looks, decomposed + barrier.decompositions
+            looks, decomposed = looks + barrier.evaluations, decomposed + barrier.decompositions
             lam = barrier.eigenvalues() / barrier.mid
             low, high = (1 - 2 * gamma) / (1 - gamma**2), (1 + 2 * gamma) / (1 - gamma**2)
             sums.append(barrier.total / barrier.mid)
@@ -303,7 +303,7 @@ def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:
     }
     for title, said, words in parts:
         began, shown = time.process_time(), io.StringIO()
-        with contextlib.redirect_stdout(shown), _rules_put_back():
+        with contextlib.redirect_stdout(shown):
             options = parsed(words.split())
             SIMULATIONS[options.what](options)
         spent = round(time.process_time() - began)
@@ -311,16 +311,6 @@ def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:
         print(f"{words}: {spent} CPU s", flush=True)
         write_text(out.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
         write_text(out, page_text(about, len(parts)))
-
-
-@contextlib.contextmanager
-def _rules_put_back() -> Iterator[None]:
-    """`barriers` tries other rules of when to decompose; what comes after it goes by the library's own."""
-    rules = barrier_rules.EXACT, barrier_rules.ROWS_PER_RANK
-    try:
-        yield
-    finally:
-        barrier_rules.EXACT, barrier_rules.ROWS_PER_RANK = rules
 
 
 def _read(shown: io.StringIO) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def _pool(x: np.ndarray, signal: Signal, count: int = 1, ids: np.ndarray | None 
 
 
 def _v(pool: Shards, basis: Whitened, n: int) -> np.ndarray:
-    return basis.of(pool.take(torch.arange(n))).numpy()
+    return basis.transform(pool.take(torch.arange(n))).numpy()
 
 
 def test_what_each_map_reads():

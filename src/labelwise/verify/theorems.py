@@ -141,19 +141,19 @@ def barriers(case: Case) -> None:
         case.record({"v": v, "gamma": np.array(gamma)})
         barrier, rows = Barrier(d, gamma), torch.from_numpy(v)
         while True:
-            look = barrier.look()
-            if barrier.ended(look):
+            energy = barrier.energy()
+            if barrier.is_ended(energy):
                 break
-            form = look.form(rows)
+            form = energy.forms(rows)
             law = (form / form.sum()).numpy()
-            expect_close(law, form.numpy() / look.phi / len(v), "the law sums to one", 1e-8)
+            expect_close(law, form.numpy() / energy.phi / len(v), "the law sums to one", 1e-8)
             pick = int(rng.choice(len(v), p=law))
-            barrier.add(look, rows[pick : pick + 1], form[pick : pick + 1])
+            barrier.add(energy, rows[pick : pick + 1], form[pick : pick + 1])
             lam = torch.linalg.eigvalsh(barrier.matrix)
             inside = barrier.lower < float(lam[0]) and float(lam[-1]) < barrier.upper
             expect(inside, f"eigenvalues {lam.tolist()} are not between {barrier.lower} and {barrier.upper}")
         low, high = (float(x) / barrier.mid for x in (lam[0], lam[-1]))
-        move = gamma / (look.phi * (1 + gamma)) / barrier.mid
+        move = gamma / (energy.phi * (1 + gamma)) / barrier.mid
         least, most = (1 - 2 * gamma) / (1 - gamma**2) - move, (1 + 2 * gamma) / (1 - gamma**2)
         expect(least <= low <= high <= most, f"eigenvalues [{low}, {high}] are outside of [{least}, {most}]")
         expect(barrier.total <= barrier.mid * (1 + 1e-12), "the coefficients beta sum to more than 1")

@@ -15,16 +15,16 @@ from labelwise.errors import ArgumentError, NeedError, NumericsError, RowError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
-from labelwise.strategies.leverage import barrier as barriers
 from labelwise.strategies.leverage import bss
-from labelwise.strategies.leverage.barrier import Barrier
+from labelwise.strategies.leverage.barrier import Barrier, Tuning
 from labelwise.strategies.leverage.reference import KINDS, Procedure, features
 from labelwise.strategies.leverage.reference import bss as reference
 from labelwise.strategies.leverage.reference import whitened as by_svd
-from labelwise.strategies.leverage.weighted_batch import Drawn
-from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
+from labelwise.strategies.leverage.weighted_batch import Draws
+from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.chi_square import chi_square_p
+from tuned import tuned
 
 ALARM = 1e-6
 
@@ -55,17 +55,17 @@ def test_the_procedure_as_the_paper_has_it_keeps_what_is_certain(kind: str, gamm
 
 
 def _natural(v: np.ndarray, gamma: float, seed: int, per: int) -> Barrier:
-    """Ours to its natural end, by the direct law, `per` draws for each look."""
+    """Ours to its natural end, by the direct law, `per` draws for each E."""
     rng = np.random.default_rng(seed)
     barrier, rows = Barrier(v.shape[1], gamma), torch.from_numpy(v)
     while barrier.natural is None:
-        look = barrier.look()
-        form = look.form(rows)
+        energy = barrier.energy()
+        form = energy.forms(rows)
         for _ in range(per):
-            if barrier.ended(look):
+            if barrier.is_ended(energy):
                 return barrier
             pick = int(rng.choice(len(v), p=(form / form.sum()).numpy()))
-            barrier.add(look, rows[pick : pick + 1], form[pick : pick + 1])
+            barrier.add(energy, rows[pick : pick + 1], form[pick : pick + 1])
             barrier.eigenvalues()  # raises outside of the barriers
     return barrier
 
@@ -76,7 +76,7 @@ def test_barriers_hold_and_the_output_is_good_on_random_problems(kind: str):
     for seed in range(12):
         d, gamma = int(rng.integers(1, 6)), float(rng.uniform(0.08, 0.6))
         v = by_svd(features(kind, int(rng.integers(3 * d, 80)), d, rng))
-        barrier = _natural(v, gamma, seed, Barrier(1, gamma).draws_per_look)
+        barrier = _natural(v, gamma, seed, Barrier(1, gamma).draws_per_energy)
         assert barrier.total <= barrier.mid * (1 + 1e-12)
         lam = barrier.eigenvalues() / barrier.mid
         assert float(lam[0]) >= (1 - 2 * gamma) / (1 - gamma**2) - 0.12 * gamma
@@ -90,16 +90,16 @@ def test_ours_takes_the_steps_of_the_reference():
     run, rng = Procedure(v, 0.3), np.random.default_rng(4)
     barrier, rows = Barrier(4, 0.3), torch.from_numpy(v)
     for _ in range(400):
-        look = barrier.look()
-        assert np.allclose(look.form(rows).numpy(), run.forms(run.energy()), rtol=1e-9)
-        assert math.isclose(look.phi, float(np.trace(run.energy())), rel_tol=1e-9)
-        assert math.isclose(look.top, float(np.linalg.eigvalsh(run.energy())[-1]), rel_tol=1e-9)
+        energy = barrier.energy()
+        assert np.allclose(energy.forms(rows).numpy(), run.forms(run.energy()), rtol=1e-9)
+        assert math.isclose(energy.phi, float(np.trace(run.energy())), rel_tol=1e-9)
+        assert math.isclose(energy.top, float(np.linalg.eigvalsh(run.energy())[-1]), rel_tol=1e-9)
         ended = not run.step(lambda law: int(rng.choice(50, p=law / law.sum())))
-        assert barrier.ended(look) == ended
+        assert barrier.is_ended(energy) == ended
         if ended:
             break
         pick = run.drawn[-1][0]
-        barrier.add(look, rows[pick : pick + 1], look.form(rows[pick : pick + 1]))
+        barrier.add(energy, rows[pick : pick + 1], energy.forms(rows[pick : pick + 1]))
         assert np.allclose(barrier.matrix.numpy(), run.b)
         assert (barrier.upper, barrier.lower) == pytest.approx((run.u, run.l))
         assert barrier.total / barrier.mid == pytest.approx(sum(run.beta))
@@ -113,37 +113,37 @@ def test_a_bound_of_the_largest_eigenvalue_is_one_and_is_near():
     barrier, rows, rng = Barrier(60, 0.3), torch.from_numpy(v), np.random.default_rng(1)
     ratios, eye = [], torch.eye(60, dtype=torch.float64)
     for _ in range(400):
-        look = barrier.look()
+        energy = barrier.energy()
         lam = barrier.eigenvalues()
-        energy = torch.linalg.inv(barrier.upper * eye - barrier.matrix)
-        energy += torch.linalg.inv(barrier.matrix - barrier.lower * eye)
-        assert torch.allclose(look.form(rows), ((rows @ energy) * rows).sum(1), rtol=1e-9)
+        e_DD = torch.linalg.inv(barrier.upper * eye - barrier.matrix)
+        e_DD += torch.linalg.inv(barrier.matrix - barrier.lower * eye)
+        assert torch.allclose(energy.forms(rows), ((rows @ e_DD) * rows).sum(1), rtol=1e-9)
         e = 1 / (barrier.upper - lam) + 1 / (lam - barrier.lower)
-        assert look.phi == pytest.approx(float(e.sum()), rel=1e-9)
-        ratios.append(look.top / float(e.max()))
-        form = look.form(rows)
+        assert energy.phi == pytest.approx(float(e.sum()), rel=1e-9)
+        ratios.append(energy.top / float(e.max()))
+        form = energy.forms(rows)
         pick = int(rng.choice(400, p=(form / form.sum()).numpy()))
-        barrier.add(look, rows[pick : pick + 1], form[pick : pick + 1])
+        barrier.add(energy, rows[pick : pick + 1], form[pick : pick + 1])
     assert min(ratios) >= 1 - 1e-12
     assert np.mean(ratios) < 1.1
     assert max(ratios) < 1.3
-    assert barrier.looks == 400
+    assert barrier.evaluations == 400
     assert 400 / 21 < barrier.decompositions < 50  # W holds at most 20 rows
 
 
 def test_a_matrix_beyond_a_barrier_is_an_error():
     barrier = Barrier(3, 0.2)
     barrier.matrix = torch.eye(3, dtype=torch.float64) * (barrier.upper + 1)
-    for ask in (barrier.look, barrier.eigenvalues):
+    for compute in (barrier.energy, barrier.eigenvalues):
         with pytest.raises(NumericsError, match="between the barriers"):
-            ask()
+            compute()
 
 
 def test_barriers_of_a_start_have_the_potential_of_an_empty_one():
     start = torch.diag(torch.tensor([3.0, 50.0, 7.0], dtype=torch.float64))
     warm, cold = Barrier(3, 0.2, start, 60.0), Barrier(3, 0.2)
-    assert warm.look().phi == pytest.approx(cold.look().phi)
-    assert warm.look().phi == pytest.approx(0.2)
+    assert warm.energy().phi == pytest.approx(cold.energy().phi)
+    assert warm.energy().phi == pytest.approx(0.2)
     assert warm.lower < 3
     assert warm.upper > 50
     empty = Barrier(3, 0.2, torch.zeros(3, 3, dtype=torch.float64))
@@ -159,57 +159,55 @@ def _pool(v: np.ndarray, ids: np.ndarray | None = None, count: int = 1) -> Shard
 
 
 def test_rejection_from_leverage_is_the_direct_law():
-    """The first draw kept, when B is far from a multiple of I, over many seeds."""
+    """The first draw accepted, when B is far from a multiple of I, over many seeds."""
     v = by_svd(features("heavy", 12, 3, np.random.default_rng(0)))
     pool = _pool(v)
     matrix = torch.diag(torch.tensor([0.1, 4.0, 11.7], dtype=torch.float64))
     barrier = Barrier(3, 0.3)
     barrier.matrix, barrier.upper, barrier.lower = matrix, 12.0, -3.0
-    look = barrier.look()
-    law = look.form(torch.from_numpy(v)).numpy() / 12 / look.phi
+    energy = barrier.energy()
+    law = energy.forms(torch.from_numpy(v)).numpy() / 12 / energy.phi
     assert law.sum() == pytest.approx(1)
     leverage = (v**2).sum(1) / 36
     assert abs(law - leverage).max() > 0.02  # otherwise the test could not tell one from the other
     counts = np.zeros(12)
     with whitened(pool, Basis(), 3, None, Key(0)) as basis:
-        turn = torch.from_numpy(v).T @ basis.of(pool.take(torch.arange(12))) / 12  # whitening may turn v
+        turn = torch.from_numpy(v).T @ basis.transform(pool.take(torch.arange(12))) / 12  # whitening may turn v
         barrier.matrix = turn.T @ matrix @ turn
         for seed in range(800):
             fresh = Barrier(3, 0.3)
             fresh.matrix, fresh.upper, fresh.lower = barrier.matrix.clone(), 12.0, -3.0
-            drawn = Drawn(1)
-            window = Rings(pool, LEVERAGE, Key(seed)).window(16.0)
-            bss._walk(pool, basis, fresh, window, drawn)
-            if drawn.weight:
-                counts[next(iter(drawn.weight))] += 1
+            draws = Draws(1)
+            window = PoissonSampler(pool, LEVERAGE, Key(seed)).window(16.0)
+            bss._draw_from_window(pool, basis, fresh, window, draws)
+            if draws.weight:
+                counts[next(iter(draws.weight))] += 1
     assert counts.sum() > 795
     assert chi_square_p(counts, law) > ALARM
     assert chi_square_p(counts, leverage) < 1e-6
 
 
-def test_the_law_is_the_same_between_decompositions(monkeypatch: pytest.MonkeyPatch):
-    """The next draw kept after three that were added without decomposing B again, over many seeds."""
-    monkeypatch.setattr(barriers, "EXACT", 0)
-    monkeypatch.setattr(barriers, "ROWS_PER_RANK", 5.0)
+def test_the_law_is_the_same_between_decompositions():
+    """The next draw accepted after three that were added without another decomposition of B, over many seeds."""
     pool = _pool(features("heavy", 12, 3, np.random.default_rng(0)))
     counts = np.zeros(12)
     with whitened(pool, Basis(), 3, None, Key(0)) as basis:
-        v = basis.of(pool.take(torch.arange(12)))
-        bent = Barrier(3, 0.3)
+        v = basis.transform(pool.take(torch.arange(12)))
+        bent = Barrier(3, 0.3, tuning=Tuning(exact_rank=0, rows_per_rank=5.0))
         bent.matrix = torch.diag(torch.tensor([0.1, 4.0, 11.7], dtype=torch.float64))
         bent.upper, bent.lower = 12.0, -3.0
         for row in (2, 5, 7):
-            look = bent.look()
-            bent.add(look, v[row : row + 1], look.form(v[row : row + 1]))
+            energy = bent.energy()
+            bent.add(energy, v[row : row + 1], energy.forms(v[row : row + 1]))
         eye = torch.eye(3, dtype=torch.float64)
-        energy = torch.linalg.inv(bent.upper * eye - bent.matrix) + torch.linalg.inv(bent.matrix - bent.lower * eye)
-        assert len(copy.deepcopy(bent).look().above_RD) == 3  # what comes next is seen through W
+        e_DD = torch.linalg.inv(bent.upper * eye - bent.matrix) + torch.linalg.inv(bent.matrix - bent.lower * eye)
+        assert len(copy.deepcopy(bent).energy().above_RD) == 3  # the next E is computed with W
         for seed in range(600):
-            barrier, drawn = copy.deepcopy(bent), Drawn(1)
-            bss._walk(pool, basis, barrier, Rings(pool, LEVERAGE, Key(seed)).window(40.0), drawn)
-            if drawn.weight:
-                counts[next(iter(drawn.weight))] += 1
-        law = (((v @ energy) * v).sum(1) / energy.trace() / 12).numpy()
+            barrier, draws = copy.deepcopy(bent), Draws(1)
+            bss._draw_from_window(pool, basis, barrier, PoissonSampler(pool, LEVERAGE, Key(seed)).window(40.0), draws)
+            if draws.weight:
+                counts[next(iter(draws.weight))] += 1
+        law = (((v @ e_DD) * v).sum(1) / e_DD.trace() / 12).numpy()
     assert law.sum() == pytest.approx(1)
     assert counts.sum() > 590
     assert chi_square_p(counts, law) > ALARM
@@ -221,14 +219,11 @@ def test_a_selection_does_not_depend_on_when_the_barrier_is_decomposed(kind: str
     """But for the bound of the largest eigenvalue, made the same here, decompositions change nothing."""
     psi = features(kind, 300, 8, np.random.default_rng(1))
     found = []
+    energy = Barrier.energy
+    monkeypatch.setattr(Barrier, "energy", lambda self: replace(energy(self), top=_exact_top(self)))
     for rows_per_rank in (0.0, 1.0, 4.0):
-        monkeypatch.setattr(barriers, "EXACT", 0)
-        monkeypatch.setattr(barriers, "ROWS_PER_RANK", rows_per_rank)
-        look = Barrier.look
-        monkeypatch.setattr(Barrier, "look", lambda self, look=look: replace(look(self), top=self.exact_top()), True)
-        monkeypatch.setattr(Barrier, "exact_top", _exact_top, raising=False)
-        found.append(lw.select(lw.strategies.Bss(rank=8, retries=0), 60, basis=psi))
-        monkeypatch.undo()
+        strategy = tuned(lw.strategies.Bss(rank=8, retries=0), exact_rank=0, rows_per_rank=rows_per_rank)
+        found.append(lw.select(strategy, 60, basis=psi))
     for other in found[1:]:
         assert other.ids.tolist() == found[0].ids.tolist()
         assert np.allclose(other.weights, found[0].weights, rtol=1e-8)
@@ -241,14 +236,14 @@ def _exact_top(barrier: Barrier) -> float:
     return float((1 / (barrier.upper - lam) + 1 / (lam - barrier.lower)).max())
 
 
-def test_rings_are_draws_by_weight():
+def test_arrivals_are_draws_by_weight():
     weight = np.array([0.0, 1.0, 2.0, 5.0, 0.5, 11.5])
     pool = _pool(np.ones((6, 1)))
     pool.map(lambda shard: shard.state.update(w=torch.from_numpy(weight)))
-    rings = Rings(pool, "w", Key(3))
+    sampler = PoissonSampler(pool, "w", Key(3))
     pairs, sizes = np.zeros((6, 6)), []
     for _ in range(120):
-        ids = rings.window(40.0).ids.numpy()
+        ids = sampler.window(40.0).ids.numpy()
         sizes.append(len(ids))
         np.add.at(pairs, (ids[:-1:2], ids[1::2][: len(ids[:-1:2])]), 1)
     law = weight / weight.sum()
@@ -257,7 +252,7 @@ def test_rings_are_draws_by_weight():
     assert abs(np.var(sizes) - 40) < 22  # Poisson
 
 
-def test_expected_draws_until_so_many_rows_are_held():
+def test_expected_draws_until_a_number_of_rows_are_drawn():
     weight = np.random.default_rng(0).pareto(1.2, 200) + 0.01
     pool = _pool(np.ones((200, 1)))
     pool.map(lambda shard: shard.state.update(w=torch.from_numpy(weight)))
@@ -266,7 +261,7 @@ def test_expected_draws_until_so_many_rows_are_held():
     for _ in range(200):
         draws = rng.choice(200, 2000, p=law)
         first = np.sort(np.unique(draws, return_index=True)[1])
-        found.append(first[60])  # draws before the one that brings row 61
+        found.append(first[60])  # draws before the one that adds row 61
     assert expected == pytest.approx(np.mean(found), rel=0.06)
     assert expected_draws(pool, "w", 200, 500.0) == 500.0
 
@@ -287,8 +282,8 @@ def test_the_selection_is_that_of_the_slow_reference(kind: str, per: int):
         pool = _pool(psi, ids)
         got = lw.strategies.Bss(gamma=gamma, rank=d, retries=0).select(pool, Shards([]), k, Key(seed))
         with whitened(pool, Basis(), d, None, Key(seed)) as basis:
-            expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
-            v = basis.of(pool.take(torch.as_tensor(ids))).numpy()
+            expected = expected_draws(pool, LEVERAGE, k, Draws.most(k))
+            v = basis.transform(pool.take(torch.as_tensor(ids))).numpy()
         assert np.allclose(v @ v.T, by_svd(psi) @ by_svd(psi).T, atol=1e-6)
         slow = reference(v, ids.tolist(), k, gamma, expected, Key(seed).fold("try", 0))
         assert got.ids.tolist() == list(slow)

@@ -11,7 +11,7 @@ from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage.reference import KINDS, features, leverage
 from labelwise.strategies.leverage.reference import whitened as by_svd
-from labelwise.strategies.leverage.weighted_batch import Drawn
+from labelwise.strategies.leverage.weighted_batch import Draws
 from labelwise.strategies.leverage.weighted_sampling import expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 
@@ -26,7 +26,7 @@ def test_the_selection_is_that_of_the_slow_reference(kind: str):
         got = lw.strategies.Leverage(rank=2).select(pool, Shards([]), k, Key(seed))
         v = by_svd(psi, 2)
         with whitened(pool, Basis(), 2, None, Key(seed)):
-            expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
+            expected = expected_draws(pool, LEVERAGE, k, Draws.most(k))
         slow = leverage(v, ids.tolist(), k, expected, Key(seed))
         assert got.ids.tolist() == list(slow)
         assert np.allclose(got.weights / k, list(slow.values()), rtol=1e-6)

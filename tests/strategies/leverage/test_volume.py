@@ -11,14 +11,14 @@ from labelwise.errors import ArgumentError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
-from labelwise.strategies.leverage import d_optimal
 from labelwise.strategies.leverage.reference import KINDS, features, greedy_design, volume_law
 from labelwise.strategies.leverage.reference import whitened as by_svd
-from labelwise.strategies.leverage.volume import spread
-from labelwise.strategies.leverage.weighted_batch import Drawn
-from labelwise.strategies.leverage.weighted_sampling import Rings
+from labelwise.strategies.leverage.volume import draw_spanning_rows
+from labelwise.strategies.leverage.weighted_batch import Draws
+from labelwise.strategies.leverage.weighted_sampling import PoissonSampler
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.chi_square import chi_square_p
+from tuned import tuned
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -29,10 +29,10 @@ def test_spanning_rows_follow_the_squared_volume(d: int):
     counts: Counter[tuple[int, ...]] = Counter()
     with whitened(pool, Basis(), d, None, Key(0)) as basis:
         for seed in range(300):
-            drawn = Drawn(8)
-            spread(pool, basis, Rings(pool, LEVERAGE, Key(seed)), drawn)
-            assert len(drawn.weight) == d  # never the same row twice
-            counts[tuple(sorted(drawn.weight))] += 1
+            draws = Draws(8)
+            draw_spanning_rows(pool, basis, PoissonSampler(pool, LEVERAGE, Key(seed)), draws)
+            assert len(draws.weight) == d  # never the same row twice
+            counts[tuple(sorted(draws.weight))] += 1
     assert chi_square_p([counts[s] for s in law], list(law.values())) > 1e-6
 
 
@@ -57,10 +57,10 @@ def test_the_weighted_fit_is_unbiased():
     found = []
     with whitened(pool, Basis(), 1, None, Key(0)) as basis:
         for seed in range(250):
-            drawn = Drawn(12)
-            spread(pool, basis, Rings(pool, LEVERAGE, Key(seed).fold("volume")), drawn)
-            window = Rings(pool, LEVERAGE, Key(seed)).window(20.0).ids[:4].tolist()
-            w = dict(drawn.weight)
+            draws = Draws(12)
+            draw_spanning_rows(pool, basis, PoissonSampler(pool, LEVERAGE, Key(seed).fold("volume")), draws)
+            window = PoissonSampler(pool, LEVERAGE, Key(seed)).window(20.0).ids[:4].tolist()
+            w = dict(draws.weight)
             for row in window:
                 w[row] = w.get(row, 0.0) + 1 / (x[row, 0] ** 2 / np.mean(x**2))
             ids, u = list(w), np.array(list(w.values()))
@@ -73,16 +73,15 @@ def test_the_weighted_fit_is_unbiased():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("short", [2, 9, 64])
-def test_greedy_picks_are_those_of_the_slow_reference(kind: str, short: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(d_optimal, "LIST_NUMBERS", 0)
-    monkeypatch.setattr(d_optimal, "SHORTEST", short)
+def test_greedy_picks_are_those_of_the_slow_reference(kind: str, short: int):
+    strategy = tuned(lw.strategies.Volume(rank=4, rule="greedy"), list_numbers=0, min_listed=short)
     rng = np.random.default_rng(short)
     psi, ids = features(kind, 90, 4, rng), rng.permutation(500)[:90] - 100
     order = ids.argsort()
     slow, gains = greedy_design(by_svd(psi)[order], 45)
     for count in (1, 3):
         pool = shards_of(torch.as_tensor(ids), {Basis(): torch.as_tensor(psi)}, count)
-        got = lw.strategies.Volume(rank=4, rule="greedy").select(pool, Shards([]), 45, Key(0))
+        got = strategy.select(pool, Shards([]), 45, Key(0))
         assert got.ids.tolist() == ids[order][slow].tolist()
         assert np.allclose(got.scores, gains, rtol=1e-7)
         assert got.notes["log_det"] == pytest.approx(np.log1p(gains).sum())
@@ -109,10 +108,10 @@ def test_greedy_takes_the_smallest_of_equal_rows_and_needs_few_sweeps():
     assert np.linalg.slogdet(v[many.ids].T @ v[many.ids])[1] > np.linalg.slogdet(v[drawn.ids].T @ v[drawn.ids])[1] + 1
 
 
-def test_greedy_sweeps_far_less_often_than_it_picks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(d_optimal, "LIST_NUMBERS", 2000)
+def test_greedy_sweeps_far_less_often_than_it_picks():
+    strategy = tuned(lw.strategies.Volume(rank=10, rule="greedy"), list_numbers=2000)
     x = features("gaussian", 5000, 10, np.random.default_rng(0))
-    got = lw.select(lw.strategies.Volume(rank=10, rule="greedy"), 400, basis=x)
+    got = lw.select(strategy, 400, basis=x)
     assert 0 < got.notes["sweeps"] < 60
     assert len(set(got.ids.tolist())) == 400
 

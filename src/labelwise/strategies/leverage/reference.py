@@ -1,4 +1,4 @@
-"""Slow references in float64 NumPy for the draws on a basis: explicit loops, explicit inverses, one row at a time."""
+"""Slow references of draws on a basis in float64 NumPy: explicit loops, explicit inverses, one row at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from labelwise.rng import Key
 def whitened(psi: np.ndarray, rank: int | None = None, tol: float = 1e-10) -> np.ndarray:
     """sqrt(n) times the leading left singular vectors of psi, one column for each direction above the tolerance."""
     u, s, _ = np.linalg.svd(np.asarray(psi, np.float64), full_matrices=False)
-    keep = [i for i in range(len(s)) if s[i] ** 2 > tol * s[0] ** 2]
-    return math.sqrt(len(psi)) * u[:, keep[: len(keep) if rank is None else rank]]
+    above = [i for i in range(len(s)) if s[i] ** 2 > tol * s[0] ** 2]
+    return math.sqrt(len(psi)) * u[:, above[: len(above) if rank is None else rank]]
 
 
 def with_constant(h: np.ndarray, rank: int, tol: float = 1e-10) -> np.ndarray:
@@ -26,7 +26,7 @@ def with_constant(h: np.ndarray, rank: int, tol: float = 1e-10) -> np.ndarray:
 
 
 class Procedure:
-    """Section 3.3 of the digest, line by line: E by two inverses, the law over all rows, one draw for each E."""
+    """The procedure line by line: E by two inverses, the law over all rows, one draw for each E."""
 
     def __init__(self, v: np.ndarray, gamma: float):
         self.v, self.gamma = v, gamma
@@ -75,8 +75,10 @@ class Procedure:
         return np.linalg.eigvalsh(self.b / self.mid)
 
 
-def rings(rate: np.ndarray, ids: Sequence[int], key: Key, number: int, length: float) -> list[tuple[float, int, float]]:
-    """(time, row, uniform) of every ring of one window, by waiting row by row."""
+def arrivals(
+    rate: np.ndarray, ids: Sequence[int], key: Key, number: int, length: float
+) -> list[tuple[float, int, float]]:
+    """(time, row, uniform) of every arrival of one window, row by row."""
     window = key.fold("window", number)
     found = []
     for place, row in enumerate(ids):
@@ -90,7 +92,7 @@ def rings(rate: np.ndarray, ids: Sequence[int], key: Key, number: int, length: f
 
 
 def bss(v: np.ndarray, ids: Sequence[int], k: int, gamma: float, expected: float, key: Key) -> dict[int, float]:
-    """u_i of each row held when the next draw would bring row k + 1: merged, and scaled so that sum beta is 1."""
+    """u_i of each row when the next draw would add row k + 1: merged, and scaled so that sum beta is 1."""
     d = v.shape[1]
     norm = np.array([row @ row for row in v])
     per = max(1, math.floor(1 / (2 * gamma)))
@@ -100,7 +102,7 @@ def bss(v: np.ndarray, ids: Sequence[int], k: int, gamma: float, expected: float
     total, draws, number = 0.0, 0, 0
     while True:
         length = 1.5 * max(expected - draws, 0.05 * expected) + 16
-        queue = rings(norm / norm.sum(), ids, key, number, length)
+        queue = arrivals(norm / norm.sum(), ids, key, number, length)
         number += 1
         while queue:
             e = np.linalg.inv(u * np.eye(d) - b) + np.linalg.inv(b - l * np.eye(d))
@@ -108,9 +110,9 @@ def bss(v: np.ndarray, ids: Sequence[int], k: int, gamma: float, expected: float
             added = np.zeros((d, d))
             moves = 0
             while queue and moves < per:
-                _, place, keep = queue.pop(0)
+                _, place, uniform = queue.pop(0)
                 form = v[place] @ e @ v[place]
-                if keep * top * norm[place] >= form:
+                if uniform * top * norm[place] >= form:
                     continue
                 if ids[place] not in weight and len(weight) == k:
                     return {row: s / total for row, s in weight.items()}
@@ -125,14 +127,14 @@ def bss(v: np.ndarray, ids: Sequence[int], k: int, gamma: float, expected: float
 
 
 def leverage(v: np.ndarray, ids: Sequence[int], k: int, expected: float, key: Key) -> dict[int, float]:
-    """u_i = (times drawn) / (m n p_i) of each row held when the next draw would bring row k + 1."""
+    """u_i = (times drawn) / (m n p_i) of each row when the next draw would add row k + 1."""
     norm = np.array([row @ row for row in v])
     p = norm / norm.sum()
     times: dict[int, int] = {}
     draws, number = 0, 0
     while True:
         length = 1.1 * max(expected - draws, 0.05 * expected) + 16
-        for _, place, _ in rings(p, ids, key, number, length):
+        for _, place, _ in arrivals(p, ids, key, number, length):
             if place not in times and len(times) == k:
                 return {ids[i]: t / (draws * len(v) * p[i]) for i, t in times.items()}
             times[place] = times.get(place, 0) + 1
@@ -163,7 +165,7 @@ def greedy_design(v: np.ndarray, k: int) -> tuple[list[int], list[float]]:
 
 
 def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows of the four kinds the procedure is tried on."""
+    """Rows of one of the four kinds of problems."""
     if kind == "gaussian":
         return rng.normal(size=(n, d))
     if kind == "heavy":

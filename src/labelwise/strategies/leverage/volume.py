@@ -1,4 +1,4 @@
-"""Volume: rows that span a large volume together: drawn, so that the weighted fit is unbiased, or D-optimal.
+"""Volume: rows that together span a large volume, drawn so that the weighted fit is unbiased, or D-optimal.
 
 Derezinski, Warmuth and Hsu, "Leveraged volume sampling for linear regression", NeurIPS 2018, in the form of theorem 2
 of their "Correcting the bias in least squares regression with volume-rescaled sampling", AISTATS 2019: m draws by
@@ -15,8 +15,8 @@ With rule="greedy" the rows are a D-optimal design instead, one after the other 
 
     argmax_x v^T M^-1 v,   M += v v^T,   M = I at first
 
-without chance and without weights: informative where the linear model is right, and no picture of the pool.
-Cost: a sweep when the short list of best rows is used up, dozens in all, of N P min(d, picks since the last one), and
+without randomness and without weights: informative where the linear model is right, and not representative of the pool.
+Cost: a sweep when the short list of best rows is exhausted, dozens in all, of N P min(d, picks since the last one), and
 k d x (its length).
 Departs from the paper: the budget counts distinct rows; no draw is reordered, since the weights do not depend on it.
 """
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -39,28 +39,29 @@ from labelwise.selection.strategy import Growth
 from labelwise.shards import Shards
 from labelwise.signals.rows import sq_norm
 from labelwise.signals.spec import Basis
-from labelwise.strategies.leverage.basis_strategy import OnBasis
-from labelwise.strategies.leverage.d_optimal import LIST_NUMBERS, SHORTEST, d_optimal
-from labelwise.strategies.leverage.leverage import TAKEN, by_leverage, with_design
-from labelwise.strategies.leverage.weighted_batch import Drawn, batch_of
-from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
+from labelwise.strategies.leverage.d_optimal import Tuning, d_optimal
+from labelwise.strategies.leverage.leverage import DESIGN_BLOCK, draw_by_leverage, with_design_notes
+from labelwise.strategies.leverage.weighted_batch import BasisStrategy, Draws, merge_draws
+from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
 
 WINDOW = 1 << 12
-NOTHING = 1e-9  # what is left of |v|^2 after projection when the rest is rounding
+MIN_REST = 1e-9  # a smaller share of |v|^2 after projection is rounding
 
 
 @register
 @dataclass(frozen=True)
-class Volume(OnBasis):
+class Volume(BasisStrategy):
     """Leveraged volume sampling with importance weights, or greedy D-optimal design without.
 
     Args:
-        basis, rank, tol: see `OnBasis`.
-        rule: "sampled" draws, "greedy" takes the rows that most raise the determinant.
+        basis, rank, tol: see `BasisStrategy`.
+        rule: "sampled" draws rows, "greedy" selects those that most raise the determinant.
     """
 
     rule: Literal["sampled", "greedy"] = "sampled"
+
+    tuning: ClassVar[Tuning] = Tuning()
 
     name = "volume"
     picks = "drawn by volume, or greedy D-optimal"
@@ -70,48 +71,48 @@ class Volume(OnBasis):
     paper = "Derezinski et al., NeurIPS 2018, AISTATS 2019"
     weighted = True
 
-    def settle(self, basis: Basis) -> None:
+    def check_parameters(self, basis: Basis) -> None:
         if self.rule not in ("sampled", "greedy"):
             raise ArgumentError(f'Volume(rule=...) must be "sampled" or "greedy", found {self.rule!r}')
         object.__setattr__(self, "weighted", self.rule == "sampled")
 
-    def taken(self, size: Size, functions: int, rank: int) -> int:
-        listed = max(SHORTEST, LIST_NUMBERS // rank) if self.rule == "greedy" else 4 * rank + 16
-        return max(listed, min(TAKEN, size.k))
+    def rows_together(self, size: Size, functions: int, rank: int) -> int:
+        listed = self.tuning.listed(rank) if self.rule == "greedy" else 4 * rank + 16
+        return max(listed, min(DESIGN_BLOCK, size.k))
 
     def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
         if self.rule == "greedy":
-            design = d_optimal(pool, basis, k)
+            design = d_optimal(pool, basis, k, self.tuning)
             notes = {**basis.notes(), "log_det": sum(map(math.log1p, design.gains)), "sweeps": design.sweeps}
-            return with_design(pool, basis, equal_weights(design.ids, design.gains, notes))
-        drawn = Drawn(k)
-        spread(pool, basis, Rings(pool, LEVERAGE, key.fold("volume")), drawn)
-        expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
-        by_leverage(pool, basis, Rings(pool, LEVERAGE, key), drawn, expected)
+            return with_design_notes(pool, basis, equal_weights(design.ids, design.gains, notes))
+        draws = Draws(k)
+        draw_spanning_rows(pool, basis, PoissonSampler(pool, LEVERAGE, key.fold("volume")), draws)
+        expected = expected_draws(pool, LEVERAGE, k, draws.most(k))
+        draw_by_leverage(pool, PoissonSampler(pool, LEVERAGE, key), draws, expected)
         notes = {**basis.notes(), "volume_rows": basis.rank}
-        batch = batch_of(pool, drawn, k / drawn.draws, key.fold("fill"), notes)
-        return with_design(pool, basis, batch)
+        batch = merge_draws(pool, draws, k / draws.count, key.fold("fill"), notes)
+        return with_design_notes(pool, basis, batch)
 
 
-def spread(pool: Shards, basis: Whitened, rings: Rings, drawn: Drawn) -> None:
-    """Draw `rank` rows with probability proportional to the squared volume they span."""
+def draw_spanning_rows(pool: Shards, basis: Whitened, sampler: PoissonSampler, draws: Draws) -> None:
+    """Draw `rank` rows with probability proportional to the squared volume that they span."""
     q_TD = torch.zeros(0, basis.rank, dtype=torch.float64)
     while len(q_TD) < basis.rank:
-        window = rings.window(min(WINDOW, 4.0 * basis.rank + 16))
+        window = sampler.window(min(WINDOW, 4.0 * basis.rank + 16))
         if not len(window.ids):
             continue
-        ids, place_J = window.ids.unique(return_inverse=True)
-        v_UD = basis.of(pool.take(ids)).cpu()
+        ids, index_J = window.ids.unique(return_inverse=True)
+        v_UD = basis.transform(pool.take(ids)).cpu()
         norm_U = sq_norm(v_UD)
-        for keep, row, at in zip(window.keep.tolist(), window.ids.tolist(), place_J.tolist()):
-            v_D = v_UD[at]
-            left_D = v_D - (v_D @ q_TD.T) @ q_TD
-            left_D = left_D - (left_D @ q_TD.T) @ q_TD  # twice is enough for orthogonal to rounding
-            left, norm = float(left_D @ left_D), float(norm_U[at])
-            if left <= NOTHING * norm or keep * norm >= left:
+        for uniform, row, index in zip(window.uniform.tolist(), window.ids.tolist(), index_J.tolist()):
+            v_D = v_UD[index]
+            rest_D = v_D - (v_D @ q_TD.T) @ q_TD
+            rest_D = rest_D - (rest_D @ q_TD.T) @ q_TD  # twice is enough to be orthogonal to rounding
+            rest, norm = float(rest_D @ rest_D), float(norm_U[index])
+            if rest <= MIN_REST * norm or uniform * norm >= rest:
                 continue
-            ratio = norm * pool.n / rings.total
-            drawn.offer(row, 1 / ratio, ratio)
-            q_TD = torch.cat([q_TD, (left_D / left_D.norm())[None]])
+            ratio = norm * pool.n / sampler.total
+            draws.add(row, 1 / ratio, ratio)
+            q_TD = torch.cat([q_TD, (rest_D / rest_D.norm())[None]])
             if len(q_TD) == basis.rank:
                 break

@@ -1,8 +1,8 @@
-"""Draws of rows with replacement, by a weight kept beside each row, that depend on no order, block or shard.
+"""Draws of rows with replacement, in proportion to a weight in their state, independent of order, block and shard.
 
-Every row rings at the times of a Poisson process whose rate is its weight over the sum of all weights. In the order of
-time the rings are independent draws by weight, repeats included. They are made one window of time after the other: a
-window of length t holds t rings on average. Waiting times are hashed from (key, window, turn, row id).
+Every row has arrivals at the times of a Poisson process whose rate is its weight over the sum of all weights. In the
+order of time the arrivals are independent draws by weight, repeats included. They are made one window of time after
+the other: a window of length t has t arrivals on average. Waiting times are hashed from (key, window, turn, row id).
 """
 
 from __future__ import annotations
@@ -21,72 +21,86 @@ OCTAVES = 60  # weights from 2^-60 to 2^60 times the mean
 
 
 class Window(NamedTuple):
-    """The rings of one window, in the order of time."""
+    """The arrivals of one window, in the order of time.
 
-    ids: Tensor  # (J,)
-    keep: Tensor  # (J,) a uniform number of each ring, to accept or reject it by
+    Attributes:
+        ids: the rows (J,).
+        uniform: a uniform number for each arrival (J,), to accept or reject it by.
+    """
+
+    ids: Tensor
+    uniform: Tensor
 
 
-class Rings:
-    """Draws by the state `name` of the rows (at least 0)."""
+class PoissonSampler:
+    """Draws rows by the state `name`, which is at least 0.
+
+    Args:
+        pool: the rows.
+        name: the state that has their weights.
+        key: the key of the waiting times.
+    """
 
     def __init__(self, pool: Shards, name: str, key: Key):
-        self.total = float(pool.sum(lambda shard: shard.state[name].double().sum().cpu()))
+        self.total = _total(pool, name)
         self._pool, self._name, self._key = pool, name, key
         self._number = 0
 
     def window(self, length: float) -> Window:
-        """The next rings, `length` of them on average."""
+        """The next arrivals, `length` of them on average."""
         key = self._key.fold("window", self._number)
         self._number += 1
-        parts = self._pool.map(functools.partial(_first, self._name, key, length, self.total))
+        parts = self._pool.map(functools.partial(_first_arrivals, self._name, key, length, self.total))
         ids, time, rate = (torch.cat([part[i] for part in parts]) for i in range(3))
-        rings = []
+        arrivals = []
         turn = 0
         while len(ids):
-            rings.append((time, ids, key.fold("keep", turn).uniform(ids)))
+            arrivals.append((time, ids, key.fold("keep", turn).uniform(ids)))
             time = time + key.fold("next", turn).exponential(ids) / rate
-            here = time < length
-            ids, time, rate = ids[here], time[here], rate[here]
+            inside = time < length
+            ids, time, rate = ids[inside], time[inside], rate[inside]
             turn += 1
-        if not rings:
+        if not arrivals:
             return Window(ids, time)
-        times, names, keeps = (torch.cat([ring[i] for ring in rings]) for i in range(3))
-        by_id = names.argsort(stable=True)
+        times, rows, uniforms = (torch.cat([one[i] for one in arrivals]) for i in range(3))
+        by_id = rows.argsort(stable=True)
         order = by_id[times[by_id].argsort(stable=True)]
-        return Window(names[order], keeps[order])
+        return Window(rows[order], uniforms[order])
 
 
 def expected_draws(pool: Shards, name: str, distinct: int, most: float) -> float:
-    """How many draws by the state `name` hold so many distinct rows on average, at most `most`.
+    """The number of draws by the state `name` that has `distinct` different rows on average, at most `most`.
 
-    m draws hold sum_i 1 - exp(-m p_i) distinct rows, up to a draw. The rows are counted by the size of p_i first.
+    m draws have sum_i 1 - exp(-m p_i) different rows, up to a draw. Rows are counted in bins of p_i first.
     """
-    total = float(pool.sum(lambda shard: shard.state[name].double().sum().cpu()))
-    mean = total / pool.n
+    mean = _total(pool, name) / pool.n
     count_B = pool.sum(functools.partial(_histogram, name, mean)).double()
     edge_B = torch.arange(len(count_B), dtype=torch.float64) / BINS_PER_OCTAVE - OCTAVES
     p_B = torch.exp2(edge_B + 0.5 / BINS_PER_OCTAVE) / pool.n
-    p_B[0] = 0.0  # rows below the smallest size are never drawn
+    p_B[0] = 0.0  # rows below the smallest bin are never drawn
 
-    def held(draws: float) -> float:
+    def different(draws: float) -> float:
         return float((count_B * -torch.expm1(-draws * p_B)).sum())
 
     low, high = float(distinct), float(most)
-    if high <= low or held(high) < distinct:
+    if high <= low or different(high) < distinct:
         return high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if held(middle) < distinct else (low, middle)
+        low, high = (middle, high) if different(middle) < distinct else (low, middle)
     return high
 
 
-def _first(name: str, key: Key, length: float, total: float, shard: Shard) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, times and rates of the rows here that ring in the window at all, at their first ring."""
+def _total(pool: Shards, name: str) -> float:
+    return float(pool.sum(lambda shard: shard.state[name].double().sum().cpu()))
+
+
+def _first_arrivals(name: str, key: Key, length: float, total: float, shard: Shard) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, times and rates of the rows of this shard with an arrival in the window, at their first arrival."""
     rate_N = shard.state[name].double() / total
-    time_N = key.exponential(shard.ids) / rate_N  # a row of rate 0 never rings
-    here = (time_N < length).nonzero()[:, 0]
-    return shard.ids[here].cpu(), time_N[here].cpu(), rate_N[here].cpu()
+    time_N = key.exponential(shard.ids) / rate_N  # a row of rate 0 has no arrivals
+    inside = (time_N < length).nonzero()[:, 0]
+    return shard.ids[inside].cpu(), time_N[inside].cpu(), rate_N[inside].cpu()
 
 
 def _histogram(name: str, mean: float, shard: Shard) -> Tensor:

@@ -1,15 +1,14 @@
-"""A basis whitened on the pool: V = (Psi - shift) W, formed block by block, with (1/n) sum_j v_j v_j^T = I.
+"""A basis whitened on the pool: V = (Psi - shift) W, computed block by block, with (1/n) sum_j v_j v_j^T = I.
 
-    G = Psi^T Psi / n in float64, eigen-decomposed; eigenvalues above tol times the largest are kept, the largest first,
-    at most `cap` of them; W = U diag(lam^-1/2)
+    G = Psi^T Psi / n in float64, eigen-decomposed; of the eigenvalues above tol times the largest the `cap` largest
+    are used; W = U diag(lam^-1/2)
 
-Where the functions of the basis hold the constant 1, it is always kept, as the first column of V: weights then count
-the pool, and the other functions are measured from their means, which changes their span by nothing and its
-rounding by much. Only G (P x P) leaves the shards; each row keeps one number, |v|^2, n times its leverage score.
+Where the functions of the basis include the constant 1, it is always the first column of V: weights then sum to the
+pool, and the other functions are measured from their means, which leaves their span as it is and reduces rounding.
+Only G (P x P) leaves the shards; each row has one number, |v|^2, n times its leverage score.
 
 Nearly orthonormal (definition 5.1 of "Sample complexity of deep active learning"): rho = max_{i != j} |mean v_i v_j|.
-Whitening makes it 0 on the pool; what it is on fresh rows is measured by whitening on part of the rows, and looking
-at the others.
+Whitening makes it 0 on the pool; its value on new rows is measured on a hold-out, whitened on the other rows.
 """
 
 from __future__ import annotations
@@ -32,33 +31,47 @@ from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows, sq_norm
 from labelwise.signals.spec import Basis, Embedding, Features
 
-HOLD_OUT = 0.2  # share of the rows on which rho is measured
+HOLD_OUT = 0.2  # share of the rows
 TOLERANCE = 1e-10  # of float64 rows
 TOLERANCE_SINGLE = 1e-6
-FLAT = 1e-22  # a variance below this share of the squared mean is rounding
-TIED = 1e-6  # eigenvalues this near, relative to their size, are one: which vectors come first is rounding
+MIN_VARIANCE = 1e-22  # a smaller variance, relative to the squared mean, is rounding
+TIED = 1e-6  # eigenvalues this close, relative to their size, are equal: the order of their vectors is rounding
 LEVERAGE = "leverage"
 SWEEPS = 4  # at most: lengths, means, inner products, leverage scores
 
 
 @dataclass(frozen=True)
 class Whitened:
-    """How a row becomes v, and what was found on the pool."""
+    """The map from a row to v.
+
+    Attributes:
+        signal: the functions.
+        shift_P: their shift, in float64 on the CPU.
+        map_PD: W.
+        available: directions above the tolerance, before the cap.
+        rho: max_{i != j} |mean v_i v_j| on the pool.
+        rho_holdout: the same on a hold-out; None where it has no rows.
+        condition_number: max |v|^2 over the pool, at least the rank.
+    """
 
     signal: Basis
-    shift_P: Tensor  # float64, on the CPU
+    shift_P: Tensor
     map_PD: Tensor
-    available: int  # directions above the tolerance, before the cap
+    available: int
     rho: float
-    rho_holdout: float | None  # None where no row is held out
-    condition_number: float = math.nan  # max |v|^2 over the pool, at least the rank
+    rho_holdout: float | None
+    condition_number: float = math.nan
 
     @property
     def rank(self) -> int:
         return self.map_PD.shape[1]
 
-    def of(self, rows: Rows) -> Tensor:
-        """v of these rows (N, rank), in float64 on their device."""
+    def transform(self, rows: Rows) -> Tensor:
+        """v of these rows (N, rank), in float64 on their device.
+
+        Raises:
+            RowError: the rows have another number of functions than the pool.
+        """
         psi_NP = rows.tensor(self.signal).double()
         if psi_NP.shape[1] != len(self.shift_P):
             raise RowError(
@@ -68,7 +81,7 @@ class Whitened:
         return (psi_NP - self.shift_P.to(psi_NP.device)) @ self.map_PD.to(psi_NP.device)
 
     def notes(self) -> dict[str, Any]:
-        """What a user should know of the basis."""
+        """Notes of a selection on the basis."""
         return {
             "rank": self.rank,
             "rank_available": self.available,
@@ -80,10 +93,10 @@ class Whitened:
 
 @contextmanager
 def whitened(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -> Iterator[Whitened]:
-    """The basis of at most `cap` functions on this pool; within, every row keeps |v|^2 as state "leverage"."""
+    """The basis of at most `cap` functions on this pool; within, every row has |v|^2 as state "leverage"."""
     found = whiten(pool, signal, cap, tol, key)
     try:
-        pool.map(functools.partial(_measure, found))
+        pool.map(functools.partial(_compute_leverage, found))
         tick(SWEEPS, SWEEPS)
         yield replace(found, condition_number=max(pool.map(lambda shard: float(shard.state[LEVERAGE].max()))))
     finally:
@@ -91,27 +104,38 @@ def whitened(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key)
 
 
 def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -> Whitened:
-    """The basis of at most `cap` functions on this pool, in two or three sweeps."""
-    given = all(pool.map(lambda shard: signal in shard.columns))
-    if not given and signal.map != "last_layer" and signal.scale is None:
-        signal = replace(signal, scale=_longest(pool, signal))
-    pinned = signal.constant and not given
+    """Whiten the basis on this pool, in two or three sweeps.
+
+    Args:
+        pool: the rows.
+        signal: the functions.
+        cap: the maximum of functions.
+        tol: eigenvalues below this share of the largest are no direction; None depends on the precision.
+        key: for the hold-out.
+
+    Raises:
+        NumericsError: the functions are zero on every row.
+    """
+    is_given = all(pool.map(lambda shard: signal in shard.columns))
+    if not is_given and signal.map != "last_layer" and signal.scale is None:
+        signal = replace(signal, scale=_scale(pool, signal))
+    has_constant = signal.constant and not is_given
     single = any(pool.map(lambda shard: shard.dtype != torch.float64))
     tol = (TOLERANCE_SINGLE if single else TOLERANCE) if tol is None else tol
     tick(1, SWEEPS)
     shift_P = pool.sum(functools.partial(_sums, signal)) / pool.n
     tick(2, SWEEPS)
-    if pinned:
+    if has_constant:
         shift_P[-1] = 0.0
     else:
         shift_P = torch.zeros_like(shift_P)
     grams = pool.sum(functools.partial(_grams, signal, shift_P, key.fold("hold out")))
     tick(3, SWEEPS)
-    kept_PP, held_PP = grams[:, :-1].view(2, len(shift_P), len(shift_P))
-    kept, held = grams[:, -1].tolist()
-    floor = FLAT * float(shift_P @ shift_P)
-    gram_PP = (kept_PP + held_PP) / pool.n
-    map_PD, available = _map(gram_PP, cap, tol, floor, pinned)
+    train_PP, holdout_PP = grams[:, :-1].view(2, len(shift_P), len(shift_P))
+    train, holdout = grams[:, -1].tolist()
+    floor = MIN_VARIANCE * float(shift_P @ shift_P)
+    gram_PP = (train_PP + holdout_PP) / pool.n
+    map_PD, available = _map(gram_PP, cap, tol, floor, has_constant)
     if not available:
         raise NumericsError(
             f"{signal.array} ({signal!r}) is zero on every row of the pool, so there is no direction to learn. Pass "
@@ -123,12 +147,14 @@ def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -
         map_PD,
         available,
         _off_diagonal(map_PD.T @ gram_PP @ map_PD),
-        _fresh(kept_PP / kept, held_PP / held, cap, tol, floor, pinned) if kept and held else None,
+        _holdout_rho(train_PP / train, holdout_PP / holdout, cap, tol, floor, has_constant)
+        if train and holdout
+        else None,
     )
 
 
-def width_of(signal: Basis, size: Size) -> int:
-    """How many functions a basis has on rows of these columns."""
+def basis_width(signal: Basis, size: Size) -> int:
+    """The number of functions of a basis on rows of these columns."""
     if signal in size.shapes:
         return size.shape(Basis)[0]
     if signal.map == "last_layer":
@@ -138,7 +164,7 @@ def width_of(signal: Basis, size: Size) -> int:
     return signal.width
 
 
-def _longest(pool: Shards, signal: Basis) -> float:
+def _scale(pool: Shards, signal: Basis) -> float:
     """The length of the longest row, rounded up to 8 bits: the same whatever the blocks it was measured in."""
     (column,) = signal.stored()
     longest = max(pool.map(lambda shard: float(shard.each(lambda rows: sq_norm(rows.tensor(column).double())).max())))
@@ -149,7 +175,7 @@ def _longest(pool: Shards, signal: Basis) -> float:
 
 
 def _sums(signal: Basis, shard: Shard) -> Tensor:
-    # Into one tensor: small ones kept between the large ones of the blocks would break the heap into pieces.
+    # Into one tensor: small ones between the large ones of the blocks would fragment the heap.
     width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
     total = torch.zeros(width, dtype=torch.float64, device=shard.device)
     for _, rows in shard.blocks(scratch=scratch(shard, signal)):
@@ -158,14 +184,14 @@ def _sums(signal: Basis, shard: Shard) -> Tensor:
 
 
 def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
-    """Gram matrices of the rows kept and of those held out and, last, how many rows they are: (2, P P + 1)."""
+    """Gram matrices of the other rows and of the hold-out with, last, their numbers of rows: (2, P P + 1)."""
     shift_P = shift_P.to(shard.device)
     total = shift_P.new_zeros(2, len(shift_P), len(shift_P))
     count = shift_P.new_zeros(2, 1)
     for _, rows in shard.blocks(scratch=scratch(shard, signal)):
         z_NP = rows.tensor(signal).double() - shift_P
-        held_N = key.uniform(rows.ids) < HOLD_OUT
-        for part, which_N in enumerate((~held_N, held_N)):
+        holdout_N = key.uniform(rows.ids) < HOLD_OUT
+        for part, which_N in enumerate((~holdout_N, holdout_N)):
             z_MP = z_NP[which_N]
             total[part].addmm_(z_MP.T, z_MP)
             count[part] += len(z_MP)
@@ -173,15 +199,15 @@ def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
 
 
 def scratch(shard: Shard, signal: Basis) -> int:
-    """Numbers of a row that a sweep adds, in units of the row's own precision: copies in float64."""
+    """Numbers that a sweep allocates for each row, in the precision of the row: copies in float64."""
     width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
     units = signal.hidden if signal.map == "tangent" and signal not in shard.columns else 0
     return (3 * width + 2 * units) * (8 // shard.dtype.itemsize)
 
 
-def _map(gram_PP: Tensor, cap: int, tol: float, floor: float, pinned: bool) -> tuple[Tensor, int]:
-    """W (P, rank), and how many directions there were to keep."""
-    if not pinned:
+def _map(gram_PP: Tensor, cap: int, tol: float, floor: float, has_constant: bool) -> tuple[Tensor, int]:
+    """W (P, rank), and the number of directions above the tolerance."""
+    if not has_constant:
         return _inverse_root(gram_PP, cap, tol, floor)
     mean_Q = gram_PP[-1, :-1]
     part_QD, available = _inverse_root(gram_PP[:-1, :-1] - torch.outer(mean_Q, mean_Q), cap - 1, tol, floor)
@@ -193,14 +219,14 @@ def _map(gram_PP: Tensor, cap: int, tol: float, floor: float, pinned: bool) -> t
 
 
 def _inverse_root(gram_PP: Tensor, cap: int, tol: float, floor: float) -> tuple[Tensor, int]:
-    """W (P, rank) with W^T G W = I on the leading directions of G, and how many were above the tolerance."""
+    """W (P, rank) with W^T G W = I on the leading directions of G, and the number above the tolerance."""
     if not len(gram_PP):
         return gram_PP.new_zeros(0, 0), 0
     lam_P, u_PP = torch.linalg.eigh(gram_PP)
     available = int((lam_P > max(tol * float(lam_P[-1]), floor, 0.0)).sum())
     rank = min(cap, available)
     if 0 < rank < available and float(lam_P[-rank - 1]) > (1 - TIED) * float(lam_P[-rank]):
-        # The cut goes through equal eigenvalues: a small slope along the columns says which come first, not rounding.
+        # The cut is among equal eigenvalues: a small slope along the columns orders them instead of rounding.
         slope_P = torch.linspace(1, 0, len(lam_P), dtype=gram_PP.dtype) * (TIED * float(lam_P[-rank]))
         u_PP = torch.linalg.eigh(gram_PP + torch.diag(slope_P)).eigenvectors
     u_PD = u_PP[:, len(lam_P) - rank :].flip(1)
@@ -208,10 +234,12 @@ def _inverse_root(gram_PP: Tensor, cap: int, tol: float, floor: float) -> tuple[
     return (u_PD @ q_DD / inner_D.sqrt()).flip(1), available
 
 
-def _fresh(kept_PP: Tensor, held_PP: Tensor, cap: int, tol: float, floor: float, pinned: bool) -> float | None:
-    """rho, on the rows held out, of the basis whitened on the others."""
-    map_PD, available = _map(kept_PP, cap, tol, floor, pinned)
-    return _off_diagonal(map_PD.T @ held_PP @ map_PD) if available else None
+def _holdout_rho(
+    train_PP: Tensor, holdout_PP: Tensor, cap: int, tol: float, floor: float, has_constant: bool
+) -> float | None:
+    """rho, on the hold-out, of the basis whitened on the other rows."""
+    map_PD, available = _map(train_PP, cap, tol, floor, has_constant)
+    return _off_diagonal(map_PD.T @ holdout_PP @ map_PD) if available else None
 
 
 def _off_diagonal(gram_DD: Tensor) -> float:
@@ -219,5 +247,5 @@ def _off_diagonal(gram_DD: Tensor) -> float:
     return float(off_DD.abs().max())
 
 
-def _measure(found: Whitened, shard: Shard) -> None:
-    shard.state[LEVERAGE] = shard.each(lambda rows: sq_norm(found.of(rows)), scratch(shard, found.signal))
+def _compute_leverage(found: Whitened, shard: Shard) -> None:
+    shard.state[LEVERAGE] = shard.each(lambda rows: sq_norm(found.transform(rows)), scratch(shard, found.signal))

@@ -11,9 +11,9 @@ from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage import reference as slow
-from labelwise.strategies.leverage.volume import spread
-from labelwise.strategies.leverage.weighted_batch import Drawn
-from labelwise.strategies.leverage.weighted_sampling import Rings, expected_draws
+from labelwise.strategies.leverage.volume import draw_spanning_rows
+from labelwise.strategies.leverage.weighted_batch import Draws
+from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.case import Case, checks
 from labelwise.verify.chi_square import ALARM, chi_square_p
@@ -30,8 +30,8 @@ def _whitened(psi: np.ndarray, ids: np.ndarray, rank: int, k: int, seed: int) ->
     """The whitened rows, checked against a singular value decomposition, and how many draws k rows should take."""
     pool = _pool(psi, ids)
     with whitened(pool, Basis(), rank, None, Key(seed)) as basis:
-        expected = expected_draws(pool, LEVERAGE, k, Drawn.most(k))
-        v = basis.of(pool.take(torch.from_numpy(ids))).numpy()
+        expected = expected_draws(pool, LEVERAGE, k, Draws.most(k))
+        v = basis.transform(pool.take(torch.from_numpy(ids))).numpy()
     by_svd = slow.whitened(psi, rank)
     expect_close(v @ v.T, by_svd @ by_svd.T, "the whitened basis", 0.0, 1e-6 * float((by_svd**2).sum(1).max()))
     return v, expected
@@ -96,8 +96,9 @@ def volume_law(case: Case) -> None:
         seen: Counter[tuple[int, ...]] = Counter()
         with whitened(pool, Basis(), d, None, Key(0)) as basis:
             for turn in range(DRAWN):
-                drawn = Drawn(8)
-                spread(pool, basis, Rings(pool, LEVERAGE, Key(1000 * case.seed + turn)), drawn)
-                seen[tuple(sorted(drawn.weight))] += 1
+                draws = Draws(8)
+                sampler = PoissonSampler(pool, LEVERAGE, Key(1000 * case.seed + turn))
+                draw_spanning_rows(pool, basis, sampler, draws)
+                seen[tuple(sorted(draws.weight))] += 1
         p = chi_square_p([seen[rows] for rows in law], list(law.values()))
         expect(p > ALARM, f"spanning rows do not follow the squared volume: chi-square p = {p:.2g}")
