@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.bench.suite.cell import comparable
+from labelwise.bench.suite.job import comparable
 from labelwise.bench.suite.runner import read_run
 from labelwise.stats.environment import environment
 from labelwise.stats.record import Record

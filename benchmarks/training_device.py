@@ -24,7 +24,7 @@ import torch
 import labelwise as lw
 from called import called
 from labelwise.bench.models.networks import NETWORKS as FACTORIES
-from labelwise.bench.suite.cell import repeatable
+from labelwise.bench.suite.job import repeatable
 from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.train.torch.step import Step

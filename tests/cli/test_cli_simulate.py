@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from labelwise.bench.data.own_table import read_own
-from labelwise.bench.suite.checkpoint import locked
+from labelwise.bench.suite.checkpoint import lock_folder
 from labelwise.bench.suite.curve import Curve
 from labelwise.cli import app
 from labelwise.errors import (
@@ -137,7 +137,7 @@ def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
     houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     small(houses, tmp_path / "whole")
-    true, walked = Curve.walk, []
+    true, walked = Curve.run_round, []
 
     def stopping(self: Curve, number: int):
         name = (self.session.recipe.name, self.session.seed, number)
@@ -146,7 +146,7 @@ def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
         walked.append(name)
         return true(self, number)
 
-    monkeypatch.setattr(Curve, "walk", stopping)
+    monkeypatch.setattr(Curve, "run_round", stopping)
     out, stop = tmp_path / "out", ("kcenter", 0, 1)
     code, said = small(houses, out)
     assert code == 130
@@ -182,14 +182,14 @@ def test_a_run_that_was_stopped_in_its_middle_goes_on_round_by_round(
     table = written(tmp_path / "k.csv", {"size": SIZE.tolist(), "town": TOWN.tolist(), "kind": kind})
     words = ("--target", "kind", "--strategies", strategy, "--rounds", 3, "-k", 8, "--seeds", 1, "--out")
     assert run(table, *words, tmp_path / "whole")[0] == 0
-    true, stop = Curve.walk, 2
+    true, stop = Curve.run_round, 2
 
     def stopping(self: Curve, number: int):
         if (self.session.recipe.name, number) == (strategy, stop):
             raise KeyboardInterrupt
         return true(self, number)
 
-    monkeypatch.setattr(Curve, "walk", stopping)
+    monkeypatch.setattr(Curve, "run_round", stopping)
     assert run(table, *words, tmp_path / "out")[0] == 130
     stop = None
     assert run(table, *words, tmp_path / "out")[0] == 0
@@ -225,7 +225,10 @@ def test_files_that_are_damaged_or_of_another_run_are_named_with_what_to_do(hous
         ("a,b\n1,2\n", r"line 1: Expected a record as one line of JSON; found 'a,b'"),
     ):
         path.write_text(content)
-        with pytest.raises(StoreError, match=rf"{said}.*Remove that file, .*kcenter-0.jsonl: its rounds run again"):
+        with pytest.raises(
+            StoreError,
+            match=rf"{said}.*Remove that file, .*kcenter-0.jsonl: the same command then runs its rounds again",
+        ):
             small(houses, out)
     path.unlink()
     assert small(houses, out)[0] == 0
@@ -236,7 +239,7 @@ def test_files_that_are_damaged_or_of_another_run_are_named_with_what_to_do(hous
     (out / "plan.json").unlink()
     assert small(houses, out)[0] == 0
     assert picks_in(out) == before
-    with locked(out), pytest.raises(StoreError, match="in use by another runner; nothing was changed"):
+    with lock_folder(out), pytest.raises(StoreError, match="in use by another runner; nothing was changed"):
         small(houses, out)
 
 

@@ -8,7 +8,7 @@ from labelwise.reproduce.records import ran_of
 
 METHODS = ("Random", "BADGE")
 SHEET = SimpleNamespace(name="SVHN+VGG", rounds=3, strategies=METHODS)
-CELLS = [SimpleNamespace(name=f"{method}/{seed}") for seed in range(2) for method in METHODS]
+JOBS = [SimpleNamespace(name=f"{method}/{seed}") for seed in range(2) for method in METHODS]
 
 
 def ran(reached, by="round"):
@@ -18,7 +18,7 @@ def ran(reached, by="round"):
         for run, last in reached.items()
         for number in range(last + 1)
     ]
-    return ran_of(SHEET, records, CELLS, by)
+    return ran_of(SHEET, records, JOBS, by)
 
 
 def rounds_of(shown):
@@ -52,7 +52,7 @@ def test_areas_are_of_complete_runs_only():
 
 @pytest.mark.parametrize("by", ["round", "area"])
 def test_all_there(by):
-    found = ran(dict.fromkeys((cell.name for cell in CELLS), 3), by)
+    found = ran(dict.fromkeys((job.name for job in JOBS), 3), by)
     assert len(found.records) == 16
     assert found.unfinished == []
 

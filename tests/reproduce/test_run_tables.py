@@ -435,7 +435,7 @@ def test_small_runs_where_no_data_are(monkeypatch):
         for sheet in chosen(table, Setting())[0]:
             assert sheet.data == "digits"
             assert any("stand in" in line for line in sheet.said)
-            assert suite_of(sheet, table.name, 0, "cpu", 1).cells()[0]
+            assert suite_of(sheet, table.name, 0, "cpu", 1).jobs()[0]
             assert sheet.start + sheet.k * sheet.rounds <= tables.pool_rows(sheet) - valid_rows(sheet)
 
 

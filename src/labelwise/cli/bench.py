@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from labelwise.bench.suite.runner import Progress
-    from labelwise.bench.suite.suite import LeftOut
+    from labelwise.bench.suite.suite import Skipped
 
 app = typer.Typer(help="The benchmark: data sets and comparisons.", no_args_is_help=True)
 
@@ -53,7 +53,7 @@ def data() -> None:
 def run(
     config: Path = typer.Argument(..., metavar="CONFIG.yaml", help="What to run; suite/ has examples."),
     out: Path = typer.Option(None, help="Folder of the run; runs/NAME if not given. Started again, it goes on there."),
-    processes: int = typer.Option(None, min=1, help="Processes to run cells in, instead of the configuration's."),
+    processes: int = typer.Option(None, min=1, help="Processes to run jobs in, instead of the configuration's."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=f"{MAX_MEMORY} Instead of the configuration's."),
     plan: bool = typer.Option(False, "--plan", help="Say what would be run and what is left out, and exit."),
 ) -> None:
@@ -69,8 +69,8 @@ def run(
 
     from labelwise.bench.data.catalogue import check_found
     from labelwise.bench.data.features import check_encoder
-    from labelwise.bench.suite.cell import CACHE
-    from labelwise.bench.suite.display import shown
+    from labelwise.bench.suite.display import show_progress
+    from labelwise.bench.suite.job import CACHE
     from labelwise.bench.suite.runner import changed_environment, check_labels, run_suite
     from labelwise.bench.suite.suite import read_suite
     from labelwise.errors import ArgumentError
@@ -86,15 +86,15 @@ def run(
     if out is None and Path(suite.name).name != suite.name:
         raise ArgumentError(f"{config}: name: expected the name of a folder, found {suite.name!r}; or give --out")
     folder = Path("runs") / suite.name if out is None else out
-    cells, left_out = suite.cells()
+    jobs, skipped = suite.jobs()
     console.print(
         f"[bold]{escape(suite.name)}[/]: {many(len(suite.datasets), 'data set')}, "
-        f"{many(len(suite.strategies), 'strategy')}, {many(len(suite.seeds), 'seed')}: {many(len(cells), 'run')}, "
-        f"{many(sum(cell.data.rounds + 1 for cell in cells), 'round')}, in {escape(str(folder))}",
+        f"{many(len(suite.strategies), 'strategy')}, {many(len(suite.seeds), 'seed')}: {many(len(jobs), 'run')}, "
+        f"{many(sum(job.data.rounds + 1 for job in jobs), 'round')}, in {escape(str(folder))}",
         highlight=False,
         soft_wrap=True,
     )
-    _say_left_out(console, left_out)
+    _print_skipped(console, skipped)
     if plan:
         check_found(spec.name for spec in suite.datasets)
         check_encoder(suite.datasets, folder / CACHE)
@@ -109,7 +109,7 @@ def run(
     steps = run_suite(suite, config.read_text(encoding="utf-8"), folder, processes)
     again = _again(config, out, processes, max_memory)
     try:
-        progress = shown(steps, console)
+        progress = show_progress(steps, console)
     except KeyboardInterrupt:
         steps.close()
         there = escape(f"Every finished round is in {folder}. Go on with: {again}")
@@ -126,10 +126,10 @@ def _again(config: Path, out: Path | None, processes: int | None, max_memory: st
     return shlex.join(words)
 
 
-def _say_left_out(console: Console, left_out: list[LeftOut]) -> None:
+def _print_skipped(console: Console, skipped: list[Skipped]) -> None:
     """One line for each reason, with the strategies and data sets it holds for."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
-    for one in left_out:
+    for one in skipped:
         grouped.setdefault((one.data, one.model, one.why), []).append(one.strategy)
     for (data, model, why), names in grouped.items():
         console.print(
@@ -140,13 +140,11 @@ def _say_left_out(console: Console, left_out: list[LeftOut]) -> None:
 def _end(console: Console, progress: Progress | None, folder: Path, again: str) -> None:
     if progress is None:
         return
-    done = sum(progress.finished(cell) for cell in progress.cells)
+    done = sum(progress.finished(job) for job in progress.jobs)
     from rich.markup import escape
 
     place = escape(str(folder))
-    console.print(
-        f"[bold]{done} of {len(progress.cells)} runs are done[/], in {place}", highlight=False, soft_wrap=True
-    )
+    console.print(f"[bold]{done} of {len(progress.jobs)} runs are done[/], in {place}", highlight=False, soft_wrap=True)
     if not progress.failed:
         report = f"labelwise bench report {shlex.quote(str(folder))}"
         console.print(f"What they show: {report}", highlight=False, soft_wrap=True, markup=False)

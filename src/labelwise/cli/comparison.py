@@ -30,7 +30,7 @@ class About:
     metric: str
     protocol: Mapping[str, str]
     next: Sequence[tuple[str, str]]  # commands to go on with, and what they are for
-    goes_on: bool  # whether a stopped run goes on when the same command is given again
+    resumable: bool  # whether a stopped run goes on when the same command is given again
     others: Sequence[str] = ()  # further metrics, each with a table of its own
 
 
@@ -172,13 +172,13 @@ def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console:
     """What can be reported of a stopped run; Exit where that is nothing, or would replace an earlier result."""
     from rich.markup import escape
 
-    on = " The same command goes on from here." if about.goes_on else ""
+    on = " The same command goes on from here." if about.resumable else ""
     whole = whole_seeds(plan, records)
     if not whole:
-        kept = "; nothing was written" if not about.goes_on else ""
+        kept = "; nothing was written" if not about.resumable else ""
         console.print(f"[yellow]Stopped before the first seed was done for every recipe{kept}.[/]{on}")
         raise Stopped
-    if (out / "records.jsonl").exists() and not about.goes_on:
+    if (out / "records.jsonl").exists() and not about.resumable:
         console.print(
             f"[yellow]Stopped.[/] {escape(str(out))} holds the results of an earlier run; they were kept as they are."
         )

@@ -69,7 +69,7 @@ def demo(
         f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {each} each, "
         f"{plan.start} to {plan.start + plan.n * plan.k} labels."
     )
-    about = About("Handwritten digits, small network", "accuracy", PROTOCOL, NEXT, goes_on=False)
+    about = About("Handwritten digits, small network", "accuracy", PROTOCOL, NEXT, resumable=False)
     records, stopped = watch(plan, _records(plan), console, about)
     finish(plan, records, out, console, stopped, about)
 

@@ -20,8 +20,8 @@ def replay(
     import torch
     from rich.console import Console
 
-    from labelwise.bench.suite.cell import check_curves
-    from labelwise.bench.suite.compare import Trial, compare_kept, kept_in
+    from labelwise.bench.suite.compare import ComparisonSetup, comparison_folder, continue_comparison
+    from labelwise.bench.suite.job import check_curves
     from labelwise.bench.suite.replay import ONLY, replay_of
     from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
@@ -36,8 +36,8 @@ def replay(
     names = names_of(strategies or found.recipe)
     plan = found.plan(names, seeds or enough(names), k, test)
     check_place(out)
-    trial = Trial(lambda seed: found.data(seed, test), found.learner, "linear", max_memory)
-    check_curves(max_memory, (trial.curve(plan, name, 0, trial.data(0)) for name in plan.recipes))
+    setup = ComparisonSetup(lambda seed: found.data(seed, test), found.learner, "linear", max_memory)
+    check_curves(max_memory, (setup.curve(plan, name, 0, setup.data(0)) for name in plan.recipes))
     about = {"rows": found.digest, "test": test, "start": plan.start, "k": plan.k, "rounds": plan.n}
     torch.set_num_threads(1)  # products this small are faster on one thread
     console = Console()
@@ -60,13 +60,13 @@ def replay(
         found.metric,
         protocol,
         ((f"labelwise bench replay {project} --seeds 20", "more seeds, narrower intervals"),),
-        goes_on=True,
+        resumable=True,
     )
-    with kept_in(out, about) as resumed:
+    with comparison_folder(out, about) as resumed:
         on = " Going on with the runs that are there." if resumed else ""
         console.print(
             f"{', '.join(plan.recipes)}: {many(len(plan.seeds), 'seed')} each, {plan.start} to {last} labels.{on}",
             highlight=False,
         )
-        taken, stopped = watch(plan, compare_kept(plan, trial, out), console, told)
+        taken, stopped = watch(plan, continue_comparison(plan, setup, out), console, told)
         finish(plan, taken, out, console, stopped, told)

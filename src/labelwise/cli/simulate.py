@@ -70,8 +70,8 @@ def simulate(
     from rich.console import Console
 
     from labelwise.bench.data.own_table import read_own
-    from labelwise.bench.suite.cell import check_curves
-    from labelwise.bench.suite.compare import Comparison, Trial, compare_kept, kept_in
+    from labelwise.bench.suite.compare import Comparison, ComparisonSetup, comparison_folder, continue_comparison
+    from labelwise.bench.suite.job import check_curves
     from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
     from labelwise.errors import ArgumentError
 
@@ -87,16 +87,16 @@ def simulate(
     rows = own.data(0, test)
     _check_plan(plan, rows, min(int((~own.test_rows(seed, test)).sum()) for seed in plan.seeds))
     check_place(out)
-    trial = Trial(lambda seed: own.data(seed, test), learner_for, "mlp", max_memory)
-    check_curves(max_memory, (trial.curve(plan, name, 0, rows) for name in plan.recipes))
+    setup = ComparisonSetup(lambda seed: own.data(seed, test), learner_for, "mlp", max_memory)
+    check_curves(max_memory, (setup.curve(plan, name, 0, rows) for name in plan.recipes))
     console = Console()
     others = ("r2",) if own.task == "regress" else ()
     protocol = _protocol(own, rows, group)
-    about = About(f"{table.name}: learning {target}", own.metric, protocol, NEXT, goes_on=True, others=others)
+    about = About(f"{table.name}: learning {target}", own.metric, protocol, NEXT, resumable=True, others=others)
     torch.set_num_threads(1)  # products this small are faster on one thread
-    with kept_in(out, _asked(table, own, plan, test, group)) as resumed:
+    with comparison_folder(out, _asked(table, own, plan, test, group)) as resumed:
         _introduce(console, own, rows, plan, resumed)
-        records, stopped = watch(plan, compare_kept(plan, trial, out), console, about)
+        records, stopped = watch(plan, continue_comparison(plan, setup, out), console, about)
         _warn(console, own, plan, records)
         finish(plan, records, out, console, stopped, about)
 

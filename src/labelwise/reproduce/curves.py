@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelwise.bench.suite.checkpoint import records_of_run
+from labelwise.bench.suite.checkpoint import read_run_records
 from labelwise.bench.suite.suite import slug
 from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record, write
@@ -29,7 +29,7 @@ class Kept:
     def read(self, name: str, seed: int, more: str) -> list[Record]:
         """The records of a curve; none where it is not there."""
         path = self._path(name, seed, more)
-        return records_of_run(path, f"/{name}/{seed}", AGAIN) if path is not None and path.exists() else []
+        return read_run_records(path, f"/{name}/{seed}", AGAIN) if path is not None and path.exists() else []
 
     def write(self, name: str, seed: int, more: str, records: Sequence[Record]) -> None:
         """Keep a curve that is complete; the file is there whole or not at all."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from labelwise.bench.data.catalogue import CATALOGUE
 from labelwise.bench.models.registry import ModelSpec
-from labelwise.bench.suite.suite import Cell, StrategySpec
+from labelwise.bench.suite.suite import Job, StrategySpec
 from labelwise.io.text import many
 from labelwise.reproduce.tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
 from labelwise.reproduce.verdicts import Doubt
@@ -29,19 +29,19 @@ class Ran:
     records: list[Record]
     kept: list[Record]
     done: int
-    cells: int
+    jobs: int
     command: str = ""  # what ran it, where that was before
     new: bool = True  # whether any of it is not beside the page yet
 
     @property
     def unfinished(self) -> list[str]:
         """What is not there yet, in words."""
-        if self.done == self.cells:
+        if self.done == self.jobs:
             return []
         last = max(record.round for record in self.records)
         seeds = sorted({record.seed for record in self.records})
         named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        said = f"{self.sheet.name}: {self.done} of {self.cells} runs are complete"
+        said = f"{self.sheet.name}: {self.done} of {self.jobs} runs are complete"
         if last < self.sheet.rounds:
             return [f"{said}, and of no seed those of all methods: shown are the rounds up to {last} of {named}."]
         if len(self.records) < len(self.kept):
@@ -49,14 +49,14 @@ class Ran:
         return [f"{said}."]
 
 
-def ran_of(sheet: Sheet, found: Sequence[Record], cells: Sequence[Cell], by: str, command: str = "") -> Ran:
+def ran_of(sheet: Sheet, found: Sequence[Record], jobs: Sequence[Job], by: str, command: str = "") -> Ran:
     """What is shown of the records of a sheet: seeds of which all methods are complete, so that all are compared on
     the same ones; complete runs where there is no such seed.
 
     A table of accuracies by round of which no seed is complete shows the rounds that all methods of a seed have
     reached: they are compared on the same number of labels all the same.
     """
-    wanted = {cell.name for cell in cells}
+    wanted = {job.name for job in jobs}
     own = [record for record in found if record.run in wanted]
     full = {record.run for record in own if record.round == sheet.rounds}
     kept = [record for record in own if record.run in full]
@@ -66,7 +66,7 @@ def ran_of(sheet: Sheet, found: Sequence[Record], cells: Sequence[Cell], by: str
     if last < sheet.rounds and (by != "round" or last < 0):
         shown = kept
     kept += [record for record in shown if record.run not in full]
-    return Ran(sheet, shown, kept, len(full), len(cells), command)
+    return Ran(sheet, shown, kept, len(full), len(jobs), command)
 
 
 def joined(found: Sequence[Record], earlier: Ran | None, sheet: Sheet) -> list[Record]:
@@ -160,9 +160,9 @@ def before(table: PaperTable, numbers: Mapping[str, Any], records: Sequence[Reco
             limit=one.get("limit", one["rows"] if one["rows"] < CATALOGUE[one["data"]].rows[0] else None),
             **{key: one[key] for key in ("data", "start", "k", "rounds", "seeds")},
         )
-        cells = suite_of(sheet, table.name, seed, "cpu", 1).cells()[0]  # their names are the same on every device
+        jobs = suite_of(sheet, table.name, seed, "cpu", 1).jobs()[0]  # their names are the same on every device
         command = one.get("command", numbers.get("command", ""))
-        ran = ran_of(sheet, records, cells, table.by, command)
+        ran = ran_of(sheet, records, jobs, table.by, command)
         if ran.records:
             found[sheet.name] = replace(ran, new=False)
     return found

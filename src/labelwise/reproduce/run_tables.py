@@ -125,22 +125,22 @@ def _ran(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Ran | None)
         if not found and earlier is not None:
             return earlier
         sheet = replace(sheet, seeds=_seeds(run, sheet.seeds))
-    cells = _suite(table, sheet, setting).cells()[0]
+    jobs = _suite(table, sheet, setting).jobs()[0]
     command = earlier.command if setting.page and earlier is not None else _command(run)  # a page runs nothing
-    return replace(ran_of(sheet, joined(found, earlier, sheet), cells, table.by, command), new=bool(found))
+    return replace(ran_of(sheet, joined(found, earlier, sheet), jobs, table.by, command), new=bool(found))
 
 
 def _run(table: PaperTable, sheet: Sheet, setting: Setting, run: Path) -> None:
     """Run what is left of a sheet; the command that began it stands in the configuration."""
     suite = _suite(table, sheet, setting)
-    cells = suite.cells()[0]
+    jobs = suite.jobs()[0]
     before = 0
     text = f"# {table.name} {sheet.name}\n{_BY}{setting.command}\n"
     for progress in run_suite(suite, text, run, _processes(setting)):
-        done = sum(progress.finished(cell) for cell in cells)
+        done = sum(progress.finished(job) for job in jobs)
         if done != before:
             before = done
-            setting.say(f"{sheet.name}: {done} of {len(cells)} runs, {progress.done} of {progress.total} rounds")
+            setting.say(f"{sheet.name}: {done} of {len(jobs)} runs, {progress.done} of {progress.total} rounds")
     if progress.failed:
         name, why = next(iter(progress.failed.items()))
         setting.say(f"{len(progress.failed)} runs failed; {name}: {why.strip().splitlines()[-1]}")

@@ -197,7 +197,7 @@ def _verdict(name: str, against: str, saved: Saved | None, found: Verdict | None
     if name == against:
         return "what the others are compared with"
     if name == ORACLE:
-        return "no contender: it looks at the test rows"
+        return "not a contender: it uses the test rows"
     if saved is not None and found is not None:
         return sentence(found, saved)
     return f"shares no seed with {against}" if present else f"no run of {against} to compare with"

@@ -184,7 +184,7 @@ def test_the_oracle_is_outside_the_correction_and_not_judged(run):
     (plain,) = (one for one in gather(found).experiments if one.name == "one/mlp")
     (beside,) = (one for one in gather(found + more).experiments if one.name == "one/mlp")
     assert beside.verdicts == plain.verdicts
-    assert beside.table.rows[-1].verdict == "no contender: it looks at the test rows"
+    assert beside.table.rows[-1].verdict == "not a contender: it uses the test rows"
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------

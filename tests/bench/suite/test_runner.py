@@ -1,4 +1,4 @@
-"""The benchmark runner: configurations and their errors, cells, hard cases, and runs that were killed."""
+"""The benchmark runner: configurations and their errors, jobs, hard cases, and runs that were killed."""
 
 import itertools
 import json
@@ -20,14 +20,14 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from labelwise.bench.data.corruptions import CASES, Hard, hardened
+from labelwise.bench.data.corruptions import CASES, Corruption, corrupt
 from labelwise.bench.data.features import check_encoder, key_of, prepared
 from labelwise.bench.data.load import load
-from labelwise.bench.suite.cell import _search, comparable, curve_of, run_cell
 from labelwise.bench.suite.checkpoint import differences
 from labelwise.bench.suite.curve import first_batch
-from labelwise.bench.suite.display import picture
-from labelwise.bench.suite.oracle_curve import ADVICE
+from labelwise.bench.suite.display import live_view
+from labelwise.bench.suite.job import _search, comparable, make_curve, run_job
+from labelwise.bench.suite.oracle_curve import ADVISERS
 from labelwise.bench.suite.runner import Progress, most_rows, read_run, run_suite
 from labelwise.bench.suite.suite import read_suite
 from labelwise.bench.suite.workers import Event
@@ -56,13 +56,13 @@ def suite_of(tmp_path, **changes):
 
 
 def cell_of(tmp_path, strategy, **changes):
-    cells, _ = suite_of(tmp_path, strategies=[strategy], **changes).cells()
-    return next(cell for cell in cells if cell.strategy.label != "random")
+    jobs, _ = suite_of(tmp_path, strategies=[strategy], **changes).jobs()
+    return next(job for job in jobs if job.strategy.label != "random")
 
 
-def records_of(cell, run):
+def records_of(job, run):
     found = []
-    run_cell(cell, run, found.append)
+    run_job(job, run, found.append)
     return found
 
 
@@ -86,14 +86,14 @@ def records_of(cell, run):
             {"strategies": [{"name": "margin", "label": "oracle"}]},
             r"label: expected one that is no other strategy's name",
         ),
-        ({"strategies": [{"name": "oracle", "label": "best"}]}, r"label: expected none, since it is no contender"),
+        ({"strategies": [{"name": "oracle", "label": "best"}]}, r"label: expected none, since it is not a contender"),
         ({"datasets": []}, r"datasets: expected at least one entry"),
         ({"datasets": [{"name": "digits", "limt": 5}]}, r"digits: there is no key 'limt'; did you mean 'limit'\?"),
         ({"datasets": [{"name": "digits", "hard": "fog"}]}, r"hard: case: expected one of imbalance.*found 'fog'"),
         ({"datasets": [{"name": "digits", "hard": {"case": "noise", "share": 2}}]}, r"share: expected a number above"),
         ({"datasets": [{"name": "parkinsons", "hard": "imbalance"}]}, r"expected a case for numbers"),
         ({"datasets": [{"name": "digits", "models": ["cnn"]}]}, r"models: expected \['mlp'\], found 'cnn'"),
-        ({"datasets": ["digits", {"name": "digits", "limit": 9}]}, r"'digits' is there twice"),
+        ({"datasets": ["digits", {"name": "digits", "limit": 9}]}, r"'digits' appears twice"),
         ({"models": ["perceptron"]}, r"kind: expected one of linear, mlp.*found 'perceptron'"),
         ({"models": [{"name": "mlp", "hiden": 3}]}, r"expected parameters among hidden.*found 'hiden'"),
         ({"models": [{"name": "mlp", "epochs": 0}]}, r"epochs is at least 1"),
@@ -135,11 +135,11 @@ def test_random_is_always_there_and_all_is_every_strategy_that_applies(tmp_path)
     forest = {"name": "forest", "class": "sklearn.ensemble.RandomForestClassifier", "n_estimators": 5}
     both = [{"name": "digits"}, {"name": "protein"}]
     suite = suite_of(tmp_path, strategies="all", models=["linear", forest], datasets=both)
-    cells, left_out = suite.cells()
-    ran = {(cell.data.label, cell.model.name, cell.strategy.label) for cell in cells}
+    jobs, skipped = suite.jobs()
+    ran = {(job.data.label, job.model.name, job.strategy.label) for job in jobs}
     assert ("digits", "linear", "ally") in ran
     assert ("digits", "forest", "bald") in ran
-    why = {(one.data, one.model, one.strategy): one.why for one in left_out}
+    why = {(one.data, one.model, one.strategy): one.why for one in skipped}
     assert "takes a torch model" in why["digits", "forest", "ally"]
     assert "the labels are numbers" in why["protein", "linear", "entropy"]
     assert why["protein", "forest", "random"] == "the model is a classifier"
@@ -157,7 +157,7 @@ def test_a_strategy_spelt_out_takes_the_place_of_its_name_in_all(tmp_path):
 def test_the_suites_in_the_repository_can_be_read(path):
     suite = read_suite(path)
     assert suite.name == path.stem
-    assert len({cell.file for cell in suite.cells()[0]}) == len(suite.cells()[0])
+    assert len({job.file for job in suite.jobs()[0]}) == len(suite.jobs()[0])
 
 
 def test_the_core_suite_is_what_it_says():
@@ -178,15 +178,15 @@ def test_differences_name_what_changed():
     ]
 
 
-# --- cells -----------------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------------------------
 
 
 def test_every_strategy_of_a_seed_starts_from_the_same_rows_and_weights(tmp_path):
-    cells, _ = suite_of(tmp_path, strategies=["all"], rounds=0).cells()  # one training each, and no selection
+    jobs, _ = suite_of(tmp_path, strategies=["all"], rounds=0).jobs()  # one training each, and no selection
     first = {}
-    for cell in cells:
-        (record,) = records_of(cell, tmp_path / "run")
-        first.setdefault(cell.seed, {})[cell.strategy.label] = (record.notes["start"], record.metrics)
+    for job in jobs:
+        (record,) = records_of(job, tmp_path / "run")
+        first.setdefault(job.seed, {})[job.strategy.label] = (record.notes["start"], record.metrics)
     for of_seed in first.values():
         rows, metrics = of_seed["random"]
         assert all(start == rows for start, _ in of_seed.values())
@@ -211,7 +211,7 @@ def test_training_and_selection_are_measured_apart(tmp_path):
 @pytest.mark.parametrize(("pieces", "least", "most"), [(100, 45, 60), (0, 0, 5)])
 def test_memory_of_a_selection_shows_in_every_round(tmp_path, pieces, least, most):
     """Pieces that the heap keeps when they are let go: what is taken out of it again is counted all the same."""
-    curve = curve_of(cell_of(tmp_path, "margin", rounds=4), tmp_path / "run")
+    curve = make_curve(cell_of(tmp_path, "margin", rounds=4), tmp_path / "run")
     pins = []
 
     def choose():
@@ -221,8 +221,8 @@ def test_memory_of_a_selection_shows_in_every_round(tmp_path, pieces, least, mos
         return curve.session.ask(curve.k)
 
     greedy = replace(curve, choose=choose)
-    greedy.begin()
-    above = [greedy.walk(number).notes["memory"] for number in range(4)]
+    greedy.label_first_batch()
+    above = [greedy.run_round(number).notes["memory"] for number in range(4)]
     assert all(one["fresh"] for one in above)
     for one in above[1:]:  # the first also imports and fills tables that stay
         assert least <= one["above_mb"] <= most, above
@@ -239,8 +239,8 @@ def test_memory_of_a_selection_shows_in_every_round(tmp_path, pieces, least, mos
     ],
 )
 def test_a_cell_that_was_broken_off_goes_on_to_the_same_records(tmp_path, strategy, after):
-    cell = cell_of(tmp_path, strategy)
-    expected = records_of(cell, tmp_path / "whole")
+    job = cell_of(tmp_path, strategy)
+    expected = records_of(job, tmp_path / "whole")
 
     class Broken(BaseException):
         pass
@@ -253,28 +253,28 @@ def test_a_cell_that_was_broken_off_goes_on_to_the_same_records(tmp_path, strate
             raise Broken
 
     with pytest.raises(Broken):
-        run_cell(cell, tmp_path / "run", stop)
+        run_job(job, tmp_path / "run", stop)
     path = next((tmp_path / "run" / "records").iterdir())
     with path.open("a") as stream:
         stream.write('{"run": "torn')  # by a kill while it was written
-    rest = records_of(cell, tmp_path / "run")
+    rest = records_of(job, tmp_path / "run")
     assert [record.round for record in rest] == list(range(after, 4))
     assert [comparable(one) for one in read_records(path)] == [comparable(one) for one in expected]
-    assert records_of(cell, tmp_path / "run") == []
+    assert records_of(job, tmp_path / "run") == []
     assert not list((tmp_path / "run").glob("models/*"))
 
 
 def test_training_that_goes_on_needs_its_model(tmp_path):
-    cell = cell_of(tmp_path, "dynamical")
+    job = cell_of(tmp_path, "dynamical")
 
     def stop(record):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_cell(cell, tmp_path / "run", stop)
+        run_job(job, tmp_path / "run", stop)
     next((tmp_path / "run" / "models").iterdir()).unlink()
-    with pytest.raises(StoreError, match="training goes on from the model of round 0"):
-        run_cell(cell, tmp_path / "run")
+    with pytest.raises(StoreError, match="training starts from the model of round 0"):
+        run_job(job, tmp_path / "run")
 
 
 def test_a_broken_record_says_which_file_to_remove_and_its_rounds_run_again(tmp_path):
@@ -284,12 +284,12 @@ def test_a_broken_record_says_which_file_to_remove_and_its_rounds_run_again(tmp_
     path = next((run / "records").glob("*margin*.jsonl"))
     first, *others = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first, "{broken}\n", *others]))
-    said = rf"{path.name}, line 2: .*Remove that file, .*{path.name}: its rounds run again"
+    said = rf"{path.name}, line 2: .*Remove that file, .*{path.name}: the same command then runs its rounds again"
     for again in (lambda: list(run_suite(suite, "as above", run, 0)), lambda: read_run(run)):
         with pytest.raises(StoreError, match=said):
             again()
     with pytest.raises(StoreError, match=said):
-        run_cell(suite.cells()[0][1], run)
+        run_job(suite.jobs()[0][1], run)
     path.unlink()
     list(run_suite(suite, "as above", run, 0))
     assert [comparable(record) for record in read_run(run)] == before
@@ -348,13 +348,13 @@ def test_the_smoke_suite_runs_to_its_report(tmp_path):
     assert "unfinished" not in text
     page = (tmp_path / "out" / "report.md").read_text()
     assert "Labels to reach test accuracy 70.0 %:" in page
-    assert "no contender" in page
+    assert "not a contender" in page
     assert "labelwise bench run" in page
 
 
 def test_more_labels_than_rows_is_refused(tmp_path):
     with pytest.raises(BudgetError, match="the pool has 80 rows"):
-        run_cell(cell_of(tmp_path, "margin", k=40), tmp_path / "run")
+        run_job(cell_of(tmp_path, "margin", k=40), tmp_path / "run")
 
 
 @pytest.mark.parametrize("options", [["--plan"], []])
@@ -399,14 +399,14 @@ def test_weights_change_training_and_are_recorded(tmp_path):
 
 
 def test_the_oracle_is_judged_as_the_next_round_trains_and_takes_the_best(tmp_path):
-    curve = curve_of(cell_of(tmp_path, {"name": "oracle", "candidates": 2, "swaps": 6}), tmp_path / "run")
+    curve = make_curve(cell_of(tmp_path, {"name": "oracle", "candidates": 2, "swaps": 6}), tmp_path / "run")
     chosen = []
     search, listening = curve.choose, replace(curve, choose=lambda: chosen.append(search()) or chosen[-1])
-    listening.begin()
-    records = [listening.walk(number) for number in range(4)]
+    listening.label_first_batch()
+    records = [listening.run_round(number) for number in range(4)]
     for picks, (before, after) in zip(chosen, itertools.pairwise(records), strict=True):
         assert "no strategy" in picks.notes["oracle"]
-        assert picks.notes["tried"] == len(ADVICE) + 2 + 6
+        assert picks.notes["tried"] == len(ADVISERS) + 2 + 6
         assert picks.notes["worst"] <= picks.scores[0] == after.metrics["accuracy"]
         assert len(set(before.picked)) == 4
 
@@ -415,11 +415,11 @@ def test_the_oracle_lies_above_every_strategy_whose_advice_it_hears(tmp_path):
     """The best of a few random batches, which it was once, does not."""
     learns = [{"name": "mlp", "hidden": [32], "epochs": 30, "lr": 0.01}]
     pool = {"datasets": [{"name": "digits", "limit": 300}], "models": learns, "seeds": 2, "k": 10, "start": 20}
-    asked = [*ADVICE, {"name": "oracle", "candidates": 2, "swaps": 12}]
+    asked = [*ADVISERS, {"name": "oracle", "candidates": 2, "swaps": 12}]
     areas = {}
-    for cell in suite_of(tmp_path, strategies=asked, **pool).cells()[0]:
-        values = [record.metrics["accuracy"] for record in records_of(cell, tmp_path / "run")]
-        areas.setdefault(cell.strategy.label, []).append(np.mean(values))
+    for job in suite_of(tmp_path, strategies=asked, **pool).jobs()[0]:
+        values = [record.metrics["accuracy"] for record in records_of(job, tmp_path / "run")]
+        areas.setdefault(job.strategy.label, []).append(np.mean(values))
     means = {name: np.mean(values) for name, values in areas.items()}
     oracle = means.pop("oracle")
     assert oracle > max(means.values()) + 0.02, (oracle, means)
@@ -427,8 +427,8 @@ def test_the_oracle_lies_above_every_strategy_whose_advice_it_hears(tmp_path):
 
 def test_the_oracle_asks_no_strategy_that_does_not_apply_or_is_left_out(tmp_path):
     data = [{"name": "protein", "limit": 80}, {"name": "digits", "limit": 80, "without": ["bait"]}]
-    cells = suite_of(tmp_path, strategies=["oracle"], datasets=data).cells()[0]
-    asked = {cell.data.label: _search(cell).advice for cell in cells if cell.strategy.label == "oracle"}
+    jobs = suite_of(tmp_path, strategies=["oracle"], datasets=data).jobs()[0]
+    asked = {job.data.label: _search(job).advisers for job in jobs if job.strategy.label == "oracle"}
     assert asked["digits"] == ("margin", "badge", "typiclust", "kcenter")
     assert "margin" not in asked["protein"]
     assert "kcenter" in asked["protein"]
@@ -447,10 +447,10 @@ def test_a_scikit_learn_model_and_a_network_for_images_run(tmp_path):
 @pytest.mark.parametrize("case", CASES)
 def test_a_hard_case_changes_the_pool_and_never_the_test_rows(case):
     data = load("digits", limit=300)
-    hard = hardened(data, Hard(case, 0.25, times=3), seed=0)
+    hard = corrupt(data, Corruption(case, 0.25, times=3), seed=0)
     assert torch.equal(hard.test_inputs, data.test_inputs)
     assert torch.equal(hard.test_labels, data.test_labels)
-    again, other = (hardened(data, Hard(case, 0.25, times=3), seed=seed) for seed in (0, 1))
+    again, other = (corrupt(data, Corruption(case, 0.25, times=3), seed=seed) for seed in (0, 1))
     assert torch.equal(again.pool.inputs(again.pool.ids), hard.pool.inputs(hard.pool.ids))
     assert torch.equal(again.labels, hard.labels)
     assert len(hard.pool.ids.unique()) == len(hard.pool)
@@ -463,18 +463,18 @@ def test_a_hard_case_changes_the_pool_and_never_the_test_rows(case):
 def test_hard_cases_do_what_they_say():
     data = load("digits", limit=300)
     rows = data.pool.inputs(data.pool.ids)
-    counts = torch.bincount(hardened(data, Hard("imbalance", 0.1), 0).labels).sort().values
+    counts = torch.bincount(corrupt(data, Corruption("imbalance", 0.1), 0).labels).sort().values
     assert counts[0] <= 0.2 * counts[-1]
-    noisy = hardened(data, Hard("noise", 0.25), 0)
+    noisy = corrupt(data, Corruption("noise", 0.25), 0)
     assert int((noisy.labels != data.labels).sum()) == 75
-    twice = hardened(data, Hard("duplicates", 0.25, times=3), 0)
+    twice = corrupt(data, Corruption("duplicates", 0.25, times=3), 0)
     added = twice.pool.inputs(twice.pool.ids[300:])
     assert bool((added[:, None] == rows[None]).flatten(2).all(2).any(1).all())
-    near = hardened(data, Hard("near", 0.25, times=3, scale=0.05), 0)
+    near = corrupt(data, Corruption("near", 0.25, times=3, scale=0.05), 0)
     gap = torch.cdist(near.pool.inputs(near.pool.ids[300:]).flatten(1), rows.flatten(1)).min(1).values
     assert float(gap.min()) > 0
     assert float(gap.max()) < 0.1 * float(rows.flatten(1).std(0).norm())
-    made = hardened(data, Hard("outliers", 0.25), 0)
+    made = corrupt(data, Corruption("outliers", 0.25), 0)
     far = torch.cdist(made.pool.inputs(made.pool.ids[300:]).flatten(1), rows.flatten(1)).min(1).values
     own = torch.cdist(data.test_inputs.flatten(1), rows.flatten(1)).min(1).values
     assert float(far.mean()) > float(own.mean())
@@ -524,49 +524,49 @@ def test_a_limit_on_memory_is_checked_at_the_start_and_decides_no_pick(tmp_path)
 
 def test_progress_tells_what_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
-    cells, left_out = suite_of(tmp_path, seeds=1, strategies=["margin"]).cells()
-    progress = Progress(cells, left_out, {cell.name: 0 for cell in cells}, 1)
+    jobs, skipped = suite_of(tmp_path, seeds=1, strategies=["margin"]).jobs()
+    progress = Progress(jobs, skipped, {job.name: 0 for job in jobs}, 1)
     assert progress.seconds_left() is None
     assert progress.total == 8
-    progress.heard(Event("began", cells[0]))
-    progress.heard(Event("round", cells[0], 0, 2.0))
-    assert list(progress.running) == [cells[0].name]
+    progress.update(Event("began", jobs[0]))
+    progress.update(Event("round", jobs[0], 0, 2.0))
+    assert list(progress.running) == [jobs[0].name]
     assert progress.done == 1
     assert progress.seconds_left() == pytest.approx(7 * 2.0)
-    progress.heard(Event("failed", cells[0], text="why"))
-    assert progress.failed == {cells[0].name: "why"}
+    progress.update(Event("failed", jobs[0], text="why"))
+    assert progress.failed == {jobs[0].name: "why"}
     assert progress.seconds_left() == pytest.approx(4 * 2.0)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_display_fits_and_tells_what_runs_what_is_left_and_when_it_ends(tmp_path, monkeypatch, width):
-    cells, left_out = suite_of(tmp_path, strategies=["margin", "bss"], seeds=2).cells()
+    jobs, skipped = suite_of(tmp_path, strategies=["margin", "bss"], seeds=2).jobs()
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    progress = Progress(cells, left_out, {cell.name: 0 for cell in cells}, 2, began=now[0])
+    progress = Progress(jobs, skipped, {job.name: 0 for job in jobs}, 2, started_at=now[0])
 
     def shown():
         text = StringIO()
-        Console(file=text, width=width).print(picture(progress))
+        Console(file=text, width=width).print(live_view(progress))
         lines = text.getvalue().splitlines()
         assert max(map(len, lines)) <= width
         return " ".join(text.getvalue().split())
 
-    for cell in cells[:2]:
-        progress.heard(Event("began", cell))
+    for job in jobs[:2]:
+        progress.update(Event("began", job))
     now[0] += 40  # loading: it says nothing of the pace
-    assert "0/24 rounds 40 s so far, when it ends is not known yet" in shown()
+    assert "0/24 rounds 40 s so far, time left not known yet" in shown()
     assert "digits 0 6 random seed 0, round 0/3 (40 s); margin seed 0, round 0/3 (40 s)" in shown()
-    progress.heard(Event("round", cells[0], 0, 2.0))
+    progress.update(Event("round", jobs[0], 0, 2.0))
     now[0] += 2
-    progress.heard(Event("round", cells[1], 0, 2.0))
+    progress.update(Event("round", jobs[1], 0, 2.0))
     # Two processes gave two rounds of 2 s in 4 s: 22 rounds at half that pace.
     assert progress.seconds_left() == pytest.approx(22 * 2.0 * 2 / 2)
     assert "2/24 rounds 42 s so far, about 44 s left, until" in shown()
     assert "random seed 0, round 1/3; margin seed 0, round 1/3" in shown()
-    progress.doing = "seeing to something"
+    progress.activity = "seeing to something"
     assert "42 s so far, seeing to something" in shown()
-    progress.heard(Event("failed", cells[0], text="why"))
+    progress.update(Event("failed", jobs[0], text="why"))
     assert "1 failed: digits/mlp/random/0" in shown()
 
 
@@ -596,7 +596,7 @@ def started(tmp_path, run):
 
 
 def kill_worker(runner):
-    """Kill a process that runs cells, as the system does when memory is short."""
+    """Kill a process that runs jobs, as the system does when memory is short."""
     children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
     works = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(works[0], signal.SIGKILL)
@@ -605,16 +605,16 @@ def kill_worker(runner):
 @pytest.mark.timeout(900)  # twenty seconds of processor time, in processes that a busy machine runs slowly
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes as Linux lists them")
 def test_a_run_killed_at_random_moments_gives_the_records_of_one_left_alone(tmp_path):
-    # The second model cannot be made for images this small: its cells fail, and the others are run all the same.
+    # The second model cannot be made for images this small: its jobs fail, and the others are run all the same.
     works = {"name": "mlp", "hidden": [32], "epochs": 40, "patience": None}
     broken = {"name": "cnn", "kind": "tutorial_cnn", "epochs": 1}
     data = [{"name": "digits", "limit": 80}, {"name": "digits", "limit": 80, "label": "small", "models": ["cnn"]}]
     data[0]["models"] = ["mlp"]
     suite = suite_of(tmp_path, seeds=3, rounds=4, models=[works, broken], datasets=data, strategies=TINY["strategies"])
     expected = {}
-    for cell in suite.cells()[0]:
-        if cell.model.name == "mlp":
-            expected |= {(one.run, one.round): comparable(one) for one in records_of(cell, tmp_path / "whole")}
+    for job in suite.jobs()[0]:
+        if job.model.name == "mlp":
+            expected |= {(one.run, one.round): comparable(one) for one in records_of(job, tmp_path / "whole")}
     run, moments = tmp_path / "run", np.random.Generator(np.random.PCG64(0))
     for kill in range(2):
         process = started(tmp_path, run)

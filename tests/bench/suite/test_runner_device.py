@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from labelwise.bench.suite.cell import comparable, curve_of, repeatable, run_cell
+from labelwise.bench.suite.job import comparable, make_curve, repeatable, run_job
 from labelwise.bench.suite.suite import read_suite
 
 pytest.importorskip("sklearn")
@@ -30,25 +30,25 @@ def cells_of(tmp_path, model, strategies=("badge", "dynamical")):
     }
     path = tmp_path / "suite.yaml"
     path.write_text(yaml.safe_dump(suite))
-    return read_suite(path).cells()[0]
+    return read_suite(path).jobs()[0]
 
 
 @cuda
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
 def test_a_run_repeats_to_the_bit(tmp_path, model):
-    for cell in cells_of(tmp_path, model):
+    for job in cells_of(tmp_path, model):
         found = []
         for again in ("one", "two"):
             records = []
-            run_cell(cell, tmp_path / again, records.append)
+            run_job(job, tmp_path / again, records.append)
             found.append([comparable(record) for record in records])
         assert found[0] == found[1]
 
 
 @cuda
 def test_rows_are_kept_on_the_device(tmp_path):
-    for cell in cells_of(tmp_path, MODELS[0], ("margin",)):
-        curve = curve_of(cell, tmp_path)
+    for job in cells_of(tmp_path, MODELS[0], ("margin",)):
+        curve = make_curve(job, tmp_path)
         for pool in (curve.session.pool, curve.data.test, curve.data.valid):
             assert pool.inputs(pool.ids[:2]).is_cuda
 

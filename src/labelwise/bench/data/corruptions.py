@@ -31,7 +31,7 @@ _SHARES = {"imbalance": 0.1, "duplicates": 0.2, "near": 0.2, "noise": 0.2, "outl
 
 
 @dataclass(frozen=True)
-class Hard:
+class Corruption:
     """A hard case and how hard it is."""
 
     case: str
@@ -40,23 +40,25 @@ class Hard:
     scale: float = 0.05
 
 
-def read_hard(value: Any, where: str, task: str) -> Hard | None:
+def read_corruption(value: Any, where: str, task: str) -> Corruption | None:
     """The hard case of a configuration: a name, or a mapping with `case`."""
     if value is None:
         return None
     section = Section({"case": value} if isinstance(value, str) else value, f"{where}: hard")
     case = section.one_of("case", CASES)
-    hard = Hard(case, section.share("share", _SHARES[case]), section.whole("times", 2, 5), section.share("scale", 0.05))
+    corruption = Corruption(
+        case, section.share("share", _SHARES[case]), section.whole("times", 2, 5), section.share("scale", 0.05)
+    )
     section.done()
     if case == "imbalance" and task == "regress":
         raise ArgumentError(f"{where}: hard: expected a case for numbers (imbalance is of classes), found {case!r}")
-    return hard
+    return corruption
 
 
-def hardened(data: Data, hard: Hard, seed: int) -> Data:
+def corrupt(data: Data, corruption: Corruption, seed: int) -> Data:
     """The data set with a pool made hard."""
-    key = Key(seed).fold("hard", hard.case)
-    pool = _CASES[hard.case](_Rows.of(data), hard, key).pool(data)
+    key = Key(seed).fold("hard", corruption.case)
+    pool = _CASES[corruption.case](_Rows.of(data), corruption, key).pool(data)
     return replace(data, pool=pool, noisy=None)
 
 
@@ -96,35 +98,35 @@ class _Rows:
         return Pool.of(self.inputs, ids=self.ids, labels=self.labels, classes=data.classes)
 
 
-def _imbalance(rows: _Rows, hard: Hard, key: Key) -> _Rows:
+def _imbalance(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
     order = key.fold("classes").numpy().permutation(rows.classes)
     steps = max(1, rows.classes - 1)
     kept = []
     for place, number in enumerate(order.tolist()):
         own = (rows.labels == number).nonzero()[:, 0]
-        count = round(len(own) * hard.share ** (place / steps))
+        count = round(len(own) * corruption.share ** (place / steps))
         drawn = key.fold("rows").uniform(rows.ids[own]).argsort()
         kept.append(own[drawn[: max(1, count)]])
     return rows.keep(torch.cat(kept).sort().values)
 
 
-def _duplicates(rows: _Rows, hard: Hard, key: Key) -> _Rows:
-    at = _some(rows, hard.share, key).repeat(hard.times - 1)
+def _duplicates(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
+    at = _some(rows, corruption.share, key).repeat(corruption.times - 1)
     return rows.add(rows.take(at), rows.labels[at])
 
 
-def _near(rows: _Rows, hard: Hard, key: Key) -> _Rows:
-    at = _some(rows, hard.share, key).repeat(hard.times - 1)
+def _near(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
+    at = _some(rows, corruption.share, key).repeat(corruption.times - 1)
     copies, chance = rows.take(at), key.fold("change").numpy()
     if not isinstance(copies, Tensor):
         return rows.add([_reworded(text, chance) for text in copies], rows.labels[at])
     spread = rows.inputs.double().std(0, keepdim=True).to(copies.dtype)
     noise = torch.from_numpy(chance.standard_normal(tuple(copies.shape))).to(copies.dtype)
-    return rows.add(copies + hard.scale * spread * noise, rows.labels[at])
+    return rows.add(copies + corruption.scale * spread * noise, rows.labels[at])
 
 
-def _noise(rows: _Rows, hard: Hard, key: Key) -> _Rows:
-    at, labels = _some(rows, hard.share, key), rows.labels.clone()
+def _noise(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
+    at, labels = _some(rows, corruption.share, key), rows.labels.clone()
     chance = key.fold("wrong").numpy()
     if rows.classes:
         labels[at] = (labels[at] + torch.from_numpy(chance.integers(1, max(2, rows.classes), len(at)))) % rows.classes
@@ -133,8 +135,8 @@ def _noise(rows: _Rows, hard: Hard, key: Key) -> _Rows:
     return replace(rows, labels=labels)
 
 
-def _outliers(rows: _Rows, hard: Hard, key: Key) -> _Rows:
-    count, chance = max(1, round(hard.share * len(rows))), key.fold("made").numpy()
+def _outliers(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
+    count, chance = max(1, round(corruption.share * len(rows))), key.fold("made").numpy()
     if isinstance(rows.inputs, Tensor):
         flat = rows.inputs.flatten(1)
         from_ND = torch.from_numpy(chance.integers(0, len(rows), (count, flat.shape[1])))
@@ -163,7 +165,7 @@ def _reworded(text: str, chance: np.random.Generator) -> str:
     return " ".join(words)
 
 
-_CASES: dict[str, Callable[[_Rows, Hard, Key], _Rows]] = {
+_CASES: dict[str, Callable[[_Rows, Corruption, Key], _Rows]] = {
     "imbalance": _imbalance,
     "duplicates": _duplicates,
     "near": _near,

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from labelwise.bench.data.catalogue import known
-from labelwise.bench.data.corruptions import hardened
+from labelwise.bench.data.corruptions import corrupt
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.suite.suite import DataSpec
 from labelwise.errors import ArgumentError, ExtraError, extra
@@ -53,7 +53,7 @@ def prepared(spec_json: str, cache: Path | None, device: str = "cpu") -> Data:
 def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
     data = load(spec.name, seed=spec.seed, limit=spec.limit)
     if spec.hard is not None:
-        data = hardened(data, spec.hard, spec.seed)
+        data = corrupt(data, spec.hard, spec.seed)
     if spec.centred and data.kind != "image":
         raise ArgumentError(f"datasets: {spec.label}: centred: expected images, {spec.name} is a {data.kind}")
     if data.kind == "text":
@@ -98,11 +98,11 @@ def key_of(spec: DataSpec) -> str:
 
 def spec_of(text: str) -> DataSpec:
     """The inverse of `key_of`."""
-    from labelwise.bench.data.corruptions import Hard
+    from labelwise.bench.data.corruptions import Corruption
 
     values = json.loads(text)
     hard = values.pop("hard")
-    return DataSpec(hard=None if hard is None else Hard(**hard), **values)
+    return DataSpec(hard=None if hard is None else Corruption(**hard), **values)
 
 
 def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:

@@ -68,9 +68,9 @@ def records_of(run: Path) -> list[Record]:
         raise StoreError(f"{run}: the folder of a run was expected, found nothing there")
     if (run / LIVE).is_dir():
         files = sorted((run / LIVE).glob("**/*.jsonl"))
-        return [record for path in files for record in checkpoint.records_of(path, _AGAIN)]
+        return [record for path in files for record in checkpoint.read_or_advise(path, _AGAIN)]
     if (run / RECORDS).is_file():
-        return checkpoint.records_of(run / RECORDS, "`labelwise bench report` makes it again from the folders of runs")
+        return checkpoint.read_or_advise(run / RECORDS, "`labelwise bench report` makes it again from the run folders")
     return []
 
 
@@ -91,9 +91,9 @@ def goals_of(sources: Iterable[Source]) -> Goals:
     """Every run the configurations ask for, with the labels it ends at."""
     goals: Goals = {}
     for suite in (suite for source in sources for suite in source.suites):
-        for cell in suite.cells()[0]:
-            last = cell.data.start + cell.data.k * cell.data.rounds
-            goals.setdefault(f"{cell.data.label}/{cell.model.name}", {})[(cell.strategy.label, cell.seed)] = last
+        for job in suite.jobs()[0]:
+            last = job.data.start + job.data.k * job.data.rounds
+            goals.setdefault(f"{job.data.label}/{job.model.name}", {})[(job.strategy.label, job.seed)] = last
     return goals
 
 
@@ -156,12 +156,12 @@ def _check_settings(sources: Sequence[Source]) -> None:
 def _settings(suite: Suite) -> dict[str, Any]:
     """What decides the curves of each experiment, and of each strategy in it."""
     found: dict[str, Any] = {}
-    for cell in suite.cells()[0]:
-        name = f"{cell.data.label}/{cell.model.name}"
-        data = {key: value for key, value in asdict(cell.data).items() if key not in ("models", "without")}
-        strategy = {key: value for key, value in asdict(cell.strategy).items() if key != "datasets"}
-        found[name] = {"data": data, "model": asdict(cell.model), "device": cell.device}
-        found[f"{name}/{cell.strategy.label}"] = strategy
+    for job in suite.jobs()[0]:
+        name = f"{job.data.label}/{job.model.name}"
+        data = {key: value for key, value in asdict(job.data).items() if key not in ("models", "without")}
+        strategy = {key: value for key, value in asdict(job.strategy).items() if key != "datasets"}
+        found[name] = {"data": data, "model": asdict(job.model), "device": job.device}
+        found[f"{name}/{job.strategy.label}"] = strategy
     return found
 
 

@@ -1,10 +1,9 @@
-"""Kept runs: a folder in which every finished round of every run is on disk, and a run that was stopped goes on.
+"""Checkpoints of runs: every finished round is on disk, and a stopped run continues from there.
 
-The records are all the state there is. The first batch follows from the seed; picks, their weights and the notes a
-strategy wants back are in the records. Going on puts them into a session again, and since a fit is a function of
-answers and seed, the next round is the one that would have come. Only where training goes on from the last weights is a
-model kept too, under the number of its round, before the record of that round is written: a record never refers to a
-model that is not there.
+The records are the whole state. The first batch follows from the seed; picks, their weights and the notes that a
+strategy wants back are in the records. To continue, they are put into a new session. Because a fit is a function of
+answers and seed, the next round is the same as without the stop. Only where training starts from the last weights, the
+model is saved too, named by its round, before the record of that round: a record never refers to a missing model.
 """
 
 from __future__ import annotations
@@ -28,29 +27,33 @@ from labelwise.session import Session
 from labelwise.stats.record import Record, append, read_records
 
 MODELS = "models"
-AGAIN = "its rounds run again when the same command goes on, and all other runs are kept"
+AGAIN = "the same command then runs its rounds again, and all other runs stay"
 
 
-def kept_rounds(path: Path, curve: Callable[[], Curve], rounds: int, name: str) -> Iterator[Record]:
-    """Walk what is left of the run `name`, whose records are in the file `path`; each is on disk when it is given.
+def continue_run(path: Path, curve: Callable[[], Curve], rounds: int, name: str) -> Iterator[Record]:
+    """Run the remaining rounds of a run; yield each record once it is on disk.
 
-    `curve` is called only where something is left.
+    Args:
+        path: the file of its records.
+        curve: makes the learning curve; called only if a round is left.
+        rounds: rounds after the first batch.
+        name: of the run.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A worker whose runner was killed may still be at its last round: it is waited for.
+    # A worker whose runner was killed may still write its last round: wait for its lock.
     with open_locked(path):
         sync_folder(path.parent)
-        done = records_of_run(path, name)
+        done = read_run_records(path, name)
         if len(done) > rounds:
             return
         made = curve()
-        start = made.begin()
+        start = made.label_first_batch()
         _replay(made, done, path)
         for number in range(len(done), rounds + 1):
-            record = made.walk(number)
+            record = made.run_round(number)
             if number == 0:
                 record = replace(record, notes={**record.notes, "start": start.tolist()})
-            if made.goes_on:
+            if made.continues_training:
                 _save(made.session, _model(path, number))
             append(path, record)
             if number:
@@ -59,30 +62,30 @@ def kept_rounds(path: Path, curve: Callable[[], Curve], rounds: int, name: str) 
         _model(path, rounds).unlink(missing_ok=True)
 
 
-def records_of(path: Path, advice: str = AGAIN) -> list[Record]:
-    """The records of a file; where one cannot be read, the StoreError says what comes of removing the file."""
+def read_or_advise(path: Path, consequence: str = AGAIN) -> list[Record]:
+    """The records of a file; if one cannot be read, the error tells what happens when the file is removed."""
     try:
         return read_records(path)
     except StoreError as error:
-        raise StoreError(f"{error} Remove that file, {path}: {advice}") from error
+        raise StoreError(f"{error} Remove that file, {path}: {consequence}") from error
 
 
-def records_of_run(path: Path, name: str = "", advice: str = AGAIN) -> list[Record]:
-    """The records of a file that holds one run, from round 0 on; `name` is that of the run, or how it ends."""
-    found = records_of(path, advice)
+def read_run_records(path: Path, name: str = "", consequence: str = AGAIN) -> list[Record]:
+    """The records of a file that holds one run, from round 0 on; `name` is the name of the run or the end of it."""
+    found = read_or_advise(path, consequence)
     for number, record in enumerate(found):
         if record.round != number or record.run != found[0].run or not record.run.endswith(name):
             wanted = found[0].run if found[0].run.endswith(name) else name.lstrip("/")
             raise StoreError(
                 f"{path}, line {number + 1}: expected round {number} of {wanted}, found round {record.round} of "
-                f"{record.run}. Remove that file, {path}: {advice}"
+                f"{record.run}. Remove that file, {path}: {consequence}"
             )
     return found
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """The folder, for one runner alone."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder for one runner."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stack = contextlib.ExitStack()
@@ -98,8 +101,12 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def begun(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a run with these settings was begun, by the file that holds them; StoreError where it was another."""
+def has_started(path: Path, settings: dict[str, Any]) -> bool:
+    """Whether a run with these settings was started in a folder; `path` is the file with the settings.
+
+    Raises:
+        StoreError: the folder holds a run with other settings.
+    """
     if not path.exists():
         return False
     try:
@@ -107,21 +114,20 @@ def begun(path: Path, settings: dict[str, Any]) -> bool:
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{path} cannot be read: expected the settings of the run as JSON, found {error}. If you ask for the same "
-            "as when the run began, remove that file and its records are gone on with; else name another folder with "
-            "--out"
+            "as when the run was started, remove that file, and the run continues; else name another folder with --out"
         ) from error
     found = differences(before, json.loads(json.dumps(settings)))
     if found:
-        shown = "\n".join(f"  {line}" for line in found[:20])
+        lines = "\n".join(f"  {line}" for line in found[:20])
         raise StoreError(
-            f"{path.parent} holds a run of another configuration; nothing was changed. What differs:\n{shown}\n"
-            f"Ask for the same as before to go on ({path.name} there has it), or name another folder with --out"
+            f"{path.parent} holds a run of another configuration; nothing was changed. What differs:\n{lines}\n"
+            f"To continue it, ask for the same as before (see {path.name} there), or name another folder with --out"
         )
     return True
 
 
 def differences(before: Any, now: Any, where: str = "", sides: tuple[str, str] = ("in the run", "now")) -> list[str]:
-    """One line for each value that differs between two settings; `sides` is what each of the two is called."""
+    """One line for each value that differs between two settings; `sides` names the two in these lines."""
     if isinstance(before, dict) and isinstance(now, dict):
         return [
             line
@@ -139,19 +145,19 @@ def differences(before: Any, now: Any, where: str = "", sides: tuple[str, str] =
 
 
 def _replay(curve: Curve, done: list[Record], path: Path) -> None:
-    """Put the rounds of earlier records into a session that holds the first batch."""
+    """Put the rounds of earlier records into a session that has the first batch."""
     session = curve.session
     for record in done:
         answers = session.as_answers(curve.answers(np.array(record.picked)))
         weights = record.notes.get("weights", [1.0] * len(record.picked))
         back = record.notes["selection"] if session.recipe.strategy.needs.history else {}
         session.ledger.add(record.round + 1, record.picked, answers, weights, session.recipe.name, back)
-    if done and curve.goes_on:
+    if done and curve.continues_training:
         _load(session, path, done[-1])
 
 
 def _model(path: Path, number: int) -> Path:
-    """The model of a round of the run in `path`, where training goes on from it."""
+    """The file of the model after a round, from which training of the next round starts."""
     return path.parent.parent / MODELS / f"{path.stem}--{number}.pt"
 
 
@@ -163,7 +169,7 @@ def _save(session: Session, path: Path) -> None:
 
 
 def _load(session: Session, records: Path, last: Record) -> None:
-    """The model that the next round goes on from, as that of the rows that were labelled then."""
+    """Restore the model from which training of the next round starts."""
     path = _model(records, last.round)
     try:
         found: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
@@ -172,7 +178,7 @@ def _load(session: Session, records: Path, last: Record) -> None:
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
         what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         raise StoreError(
-            f"{path} {what}: training goes on from the model of round {last.round}. Remove the records of "
+            f"{path} {what}: training starts from the model of round {last.round}. Remove the records of "
             f"{last.run}, {records}: {AGAIN}"
         ) from error
     assert session.learner is not None

@@ -1,4 +1,4 @@
-"""Compare: several recipes on the same data, first batches and initial weights, seed by seed."""
+"""Compare several recipes on the same data, with the same first batches and initial weights for each seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.bench.data.load import Data
-from labelwise.bench.suite.checkpoint import begun, kept_rounds, locked, records_of_run
+from labelwise.bench.suite.checkpoint import continue_run, has_started, lock_folder, read_run_records
 from labelwise.bench.suite.curve import Curve
 from labelwise.errors import ArgumentError
 from labelwise.io.files import write_text
@@ -24,7 +24,15 @@ from labelwise.stats.record import Record
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: recipes, and the label counts at which they are measured."""
+    """The plan of a comparison: recipes, seeds, and label counts.
+
+    Attributes:
+        recipes: by name.
+        seeds: one run of each recipe for each.
+        start: labels of the first batch.
+        k: labels of a round.
+        n: rounds after the first batch.
+    """
 
     recipes: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -40,7 +48,7 @@ class Comparison:
 
     @property
     def records(self) -> int:
-        """How many records a full run gives."""
+        """The number of records of a full run."""
         return len(self.recipes) * len(self.seeds) * (self.n + 1)
 
 
@@ -66,10 +74,14 @@ def compare(plan: Comparison, data: Data, learner: Callable[[], Any], model: str
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What the runs of a comparison are made of, and what a selection in them may hold.
+class ComparisonSetup:
+    """How to make the runs of a comparison.
 
-    `data` gives the rows for a seed, `learner` a fresh learner of them for a recipe; `model` is its name.
+    Attributes:
+        data: returns the rows for a seed.
+        learner: returns a new learner for rows and a recipe.
+        model: the name of the learner in the records.
+        max_memory: the limit of a selection.
     """
 
     data: Callable[[int], Data]
@@ -89,45 +101,45 @@ class Trial:
             max_memory=self.max_memory,
         )
         name = f"{data.name}/{self.model}/{recipe}/{seed}"
-        goes_on = session.recipe.restart is False
-        return Curve(name, session, data, plan.start, plan.k, plan.n, goes_on=goes_on)
+        continues_training = session.recipe.restart is False
+        return Curve(name, session, data, plan.start, plan.k, plan.n, continues_training=continues_training)
 
 
-def compare_kept(plan: Comparison, trial: Trial, folder: Path) -> Iterator[Record]:
-    """The records of every recipe and seed as `compare` gives them: those in the folder are read, the rest is run now.
+def continue_comparison(plan: Comparison, setup: ComparisonSetup, folder: Path) -> Iterator[Record]:
+    """The records of every recipe and seed, as `compare` yields them: read from the folder where they exist, else run.
 
     FOLDER/runs/RECIPE-SEED.jsonl has a line for each round, on disk as soon as the round is over.
     """
     for seed in plan.seeds:
-        data = functools.cache(functools.partial(trial.data, seed))  # read where something is left to run
+        data = functools.cache(functools.partial(setup.data, seed))  # read where something is left to run
         for recipe in plan.recipes:
             path = folder / "runs" / f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', recipe)}-{seed}.jsonl"
-            yield from _there(path, plan, f"/{recipe}/{seed}")
-            made = functools.partial(_curve, plan, trial, recipe, seed, data)
-            yield from kept_rounds(path, made, plan.n, f"/{recipe}/{seed}")
+            yield from _existing_records(path, plan, f"/{recipe}/{seed}")
+            made = functools.partial(_curve, plan, setup, recipe, seed, data)
+            yield from continue_run(path, made, plan.n, f"/{recipe}/{seed}")
 
 
 @contextlib.contextmanager
-def kept_in(folder: Path, about: dict[str, Any]) -> Iterator[bool]:
-    """The folder of a kept comparison, for this process alone; whether there are runs in it to go on with.
+def comparison_folder(folder: Path, about: dict[str, Any]) -> Iterator[bool]:
+    """Lock the folder of a comparison; the context value says whether it holds runs to continue.
 
-    FOLDER/plan.json holds `about`, what has to be the same for that.
+    FOLDER/plan.json holds `about`: the settings that must be the same to continue.
     """
-    with locked(folder):
+    with lock_folder(folder):
         path = folder / "plan.json"
-        if not begun(path, about):
+        if not has_started(path, about):
             write_text(path, json.dumps(about, indent=1) + "\n")
         yield any((folder / "runs").glob("*.jsonl"))
 
 
-def _there(path: Path, plan: Comparison, name: str) -> list[Record]:
-    """The records of a run so far; one that an earlier Labelwise broke off begins again, as it did then."""
-    found = records_of_run(path, name) if path.exists() else []
-    if found and len(found) <= plan.n and "start" not in found[0].notes:  # what going on needs was not kept yet
+def _existing_records(path: Path, plan: Comparison, name: str) -> list[Record]:
+    """The records of a run so far; an unfinished one of an earlier version starts again, as it did then."""
+    found = read_run_records(path, name) if path.exists() else []
+    if found and len(found) <= plan.n and "start" not in found[0].notes:  # records of that version cannot be continued
         path.unlink()
         return []
     return found
 
 
-def _curve(plan: Comparison, trial: Trial, recipe: str, seed: int, data: Callable[[], Data]) -> Curve:
-    return trial.curve(plan, recipe, seed, data())
+def _curve(plan: Comparison, setup: ComparisonSetup, recipe: str, seed: int, data: Callable[[], Data]) -> Curve:
+    return setup.curve(plan, recipe, seed, data())

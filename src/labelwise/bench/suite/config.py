@@ -14,7 +14,7 @@ MISSING = object()
 
 
 class Section:
-    """A mapping and where it stands in the file. `done` complains of keys that nobody asked for."""
+    """A mapping and its place in the file. Read each key, then call `done`, which raises on unknown keys."""
 
     def __init__(self, values: Any, where: str):
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
@@ -25,37 +25,37 @@ class Section:
 
     def whole(self, key: str, least: int, default: Any = MISSING) -> Any:
         """A whole number of at least `least`."""
-        return self._taken(key, f"a whole number of at least {least}", lambda v: _is_whole(v) and v >= least, default)
+        return self._take(key, f"a whole number of at least {least}", lambda v: _is_whole(v) and v >= least, default)
 
     def text(self, key: str, default: Any = MISSING) -> Any:
         """A text that is not empty."""
-        return self._taken(key, "a text", lambda v: isinstance(v, str) and v != "", default)
+        return self._take(key, "a text", lambda v: isinstance(v, str) and v != "", default)
 
     def flag(self, key: str, default: bool) -> bool:
         """true or false."""
-        return bool(self._taken(key, "true or false", lambda v: isinstance(v, bool), default))
+        return bool(self._take(key, "true or false", lambda v: isinstance(v, bool), default))
 
     def one_of(self, key: str, names: Iterable[str], default: Any = MISSING) -> Any:
         """One of several names."""
         known = list(names)
-        return self._taken(key, f"one of {', '.join(known)}", lambda v: v in known, default)
+        return self._take(key, f"one of {', '.join(known)}", lambda v: v in known, default)
 
     def texts(self, key: str, default: Any = MISSING) -> Any:
         """A list of texts; one text is a list of one."""
-        value = self._taken(key, "a list of names", _is_texts, default)
+        value = self._take(key, "a list of names", _is_texts, default)
         return (value,) if isinstance(value, str) else tuple(value) if value is not None else None
 
     def share(self, key: str, default: float) -> float:
         """A number above 0 and at most 1."""
-        return float(self._taken(key, "a number above 0 and at most 1", lambda v: _is_real(v) and 0 < v <= 1, default))
+        return float(self._take(key, "a number above 0 and at most 1", lambda v: _is_real(v) and 0 < v <= 1, default))
 
     def size(self, key: str, default: Any = MISSING) -> Any:
         """A size of memory: a text such as 4GB, or a whole number of bytes."""
-        return self._taken(key, "a size such as 4GB, 512MB or 2GiB, or a whole number of bytes", _is_size, default)
+        return self._take(key, "a size such as 4GB, 512MB or 2GiB, or a whole number of bytes", _is_size, default)
 
     def any(self, key: str, default: Any = MISSING) -> Any:
-        """Whatever is there."""
-        return self._taken(key, "a value", lambda v: True, default)
+        """Any value."""
+        return self._take(key, "a value", lambda v: True, default)
 
     def entries(self, key: str, default: Any = MISSING) -> list[Any]:
         """A list of entries, not empty; one entry is a list of one."""
@@ -66,22 +66,22 @@ class Section:
         return list(listed)
 
     def rest(self) -> dict[str, Any]:
-        """All keys not asked for: the parameters of what the entry names."""
+        """All keys not read so far: the parameters of what the entry names."""
         left, self._left = self._left, {}
         return {key: frozen(value) for key, value in left.items()}
 
     def done(self) -> None:
-        """Raise if a key is left that means nothing here."""
+        """Raise if the mapping has a key that was not read."""
         for key in self._left:
             near = difflib.get_close_matches(key, self._known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ArgumentError(f"{self.where}: there is no key {key!r}{hint} Keys here: {', '.join(self._known)}")
 
     def error(self, key: str, expected: str, found: Any) -> ArgumentError:
-        """What to raise where the value of `key` cannot be used."""
+        """The error for a value of `key` that cannot be used."""
         return ArgumentError(f"{self.where}: {key}: expected {expected}, found {_short(found)}")
 
-    def _taken(self, key: str, expected: str, fits: Callable[[Any], bool], default: Any) -> Any:
+    def _take(self, key: str, expected: str, fits: Callable[[Any], bool], default: Any) -> Any:
         self._known.append(key)
         value = self._left.pop(key, default)
         if value is MISSING:

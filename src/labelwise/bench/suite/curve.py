@@ -1,4 +1,8 @@
-"""Curve: one run of a comparison on a data set, round by round, with the memory of each selection apart."""
+"""Learning curve: run a recipe on a data set round by round, and measure the peak memory of each selection.
+
+Memory that training has freed stays in the heap, and a selection that fits into it would raise no peak. So free memory
+is given back to the system before a selection is measured; the selection then pays for getting its pages again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from labelwise.stats.summary import FRESH
 
 
 def first_batch(data: Data, count: int, seed: int) -> np.ndarray:
-    """The ids that every strategy of a seed starts from: `count` rows of the pool at random."""
+    """The ids of the first batch of a seed, for every strategy the same: `count` random rows of the pool."""
     draw = Key(seed).fold("bench", "start").uniform(data.pool.ids)
     return data.pool.ids[draw.argsort(stable=True)[:count]].sort().values.numpy()
 
@@ -45,8 +49,8 @@ class Curve:
         k: rows of each round.
         rounds: how many rounds after the first batch.
         device: "cpu" or "cuda".
-        goes_on: whether training goes on from the model of the round before.
-        choose: how the rows of a round are chosen; None asks the session for k.
+        continues_training: whether training starts from the model of the round before.
+        choose: chooses the rows of a round; None asks the session for k.
     """
 
     name: str
@@ -56,14 +60,14 @@ class Curve:
     k: int
     rounds: int
     device: str = "cpu"
-    goes_on: bool = False
+    continues_training: bool = False
     choose: Callable[[], Selection] | None = None
 
     def __post_init__(self) -> None:
-        asked = self.first + self.k * self.rounds
-        if asked > len(self.data.pool):
+        needed = self.first + self.k * self.rounds
+        if needed > len(self.data.pool):
             raise BudgetError(
-                f"{self.name}: {self.first} first labels and {self.rounds} rounds of {self.k} are {asked} labels; "
+                f"{self.name}: {self.first} first labels and {self.rounds} rounds of {self.k} need {needed} labels; "
                 f"the pool has {len(self.data.pool)} rows. Lower start, k or rounds"
             )
 
@@ -74,19 +78,20 @@ class Curve:
 
     @property
     def answers(self) -> Oracle:
-        """Gives the labels of rows of the pool."""
+        """Returns the true labels of pool rows."""
         return make_oracle(None, self.data.pool)
 
-    def begin(self) -> np.ndarray:
-        """Label the first batch; its ids."""
+    def label_first_batch(self) -> np.ndarray:
+        """Label the first batch and return its ids."""
         ids = self.session.ask(self.start).ids if isinstance(self.start, int) else self.start
         self.session.tell(ids, self.answers(ids))
         return ids
 
     def check_memory(self) -> None:
-        """Raise MemoryLimitError where the limit of the session is too small for the first batch or one of the rounds.
+        """Check that the memory limit is enough for the first batch and every round. Do not run the curve afterwards.
 
-        It labels a first batch and trains: the curve is not to be walked after that.
+        Raises:
+            MemoryLimitError: the limit is too small.
         """
         check_each((self._check_first, self._check_rounds))
 
@@ -99,19 +104,19 @@ class Curve:
         self.session.tell(ids, self.answers(ids))
         self.session.check_memory(self.k, self.rounds)
 
-    def walk(self, number: int) -> Record:
-        """Walk the round of this number."""
+    def run_round(self, number: int) -> Record:
+        """Train, measure, choose rows and label them: the record of this round."""
         memory: dict[str, float] = {}
         ask = self.choose or partial(self.session.ask, self.k)
 
         def choose() -> Selection:
-            peak = Peak(self.device)
+            peak = PeakMemory(self.device)
             picks = no_picks() if number == self.rounds else ask()
             memory.update(peak.read())
             return picks
 
-        held = (self.data.test, self.data.test_labels)
-        record = one_round(self.session, self.answers, held, number, self.name, choose)
+        test = (self.data.test, self.data.test_labels)
+        record = one_round(self.session, self.answers, test, number, self.name, choose)
         return replace(
             record,
             peak_mb=memory["peak_mb"],
@@ -123,45 +128,44 @@ class Curve:
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-class Peak:
-    """Begins when it is made. On Linux the peak of the process is reset then; elsewhere it is its whole life's."""
+class PeakMemory:
+    """Peak memory since creation; since the start of the process where the system cannot reset the peak."""
 
     def __init__(self, device: str):
         self.cuda = device.startswith("cuda")
-        self.fresh = True  # whether memory that was let go of before cannot hide what is taken now
-        self.most = 0.0
+        self.fresh = True  # whether free memory was given back, so that it cannot hide what is used now
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
             self.before = torch.cuda.memory_allocated() / 2**20
             return
-        self.fresh = given_back()
+        self.fresh = release_free_memory()
         try:
-            _CLEAR.write_text("5")  # resets the peak (VmHWM) to what is held now
-            self.before, self.files = _held("VmRSS"), _held("RssFile")
+            _CLEAR.write_text("5")  # resets the peak (VmHWM) to current use
+            self.before, self.files = _status_mb("VmRSS"), _status_mb("RssFile")
         except (OSError, ValueError):
             self.before, self.files, self.fresh = peak_mb(), 0.0, False
 
     def read(self) -> dict[str, Any]:
-        """The most that was held since, and how much that is above the beginning, in MB.
+        """Peak memory since creation, in MB, and how much of it is above the start.
 
-        Pages of files that were mapped since, such as a pool's or a library's, are not counted above it: the system
-        takes them back when it needs room.
+        Pages of files that were mapped since, such as a pool's or a library's, do not count above the start: the system
+        reclaims them when it needs memory.
         """
         files = 0.0
         if self.cuda:
-            self.most = torch.cuda.max_memory_allocated() / 2**20
+            most = torch.cuda.max_memory_allocated() / 2**20
         else:
             try:
-                self.most, files = _held("VmHWM"), max(0.0, _held("RssFile") - self.files)
+                most, files = _status_mb("VmHWM"), max(0.0, _status_mb("RssFile") - self.files)
             except (OSError, ValueError):
-                self.most, self.fresh = peak_mb(), False
-        above = round(max(0.0, self.most - self.before - files), 1)
-        return {"peak_mb": round(self.most, 1), "above_mb": above, FRESH: self.fresh}
+                most, self.fresh = peak_mb(), False
+        above = round(max(0.0, most - self.before - files), 1)
+        return {"peak_mb": round(most, 1), "above_mb": above, FRESH: self.fresh}
 
 
-def given_back() -> bool:
-    """Give memory that is free inside this process back to the system; whether the allocator is one that can."""
-    gc.collect(1)  # not all there is: that takes longer than many a selection
+def release_free_memory() -> bool:
+    """Give free memory of this process back to the system; False where the allocator cannot."""
+    gc.collect(1)  # a full collection takes longer than many a selection
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another system, another allocator
@@ -170,8 +174,8 @@ def given_back() -> bool:
     return True
 
 
-def _held(name: str) -> float:
+def _status_mb(name: str) -> float:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) / 2**10
-    raise ValueError(f"{_STATUS} does not say {name}")
+    raise ValueError(f"{_STATUS} has no line {name}")

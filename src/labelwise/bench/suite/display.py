@@ -1,4 +1,4 @@
-"""Display: what runs, what is done and left, and when it ends. Live on a terminal, a line now and then elsewhere."""
+"""Display of a benchmark run: live on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from rich.table import Table
 from rich.text import Text
 
 from labelwise.bench.suite.runner import Progress
-from labelwise.bench.suite.suite import Cell
+from labelwise.bench.suite.suite import Job
 
 EVERY = 10.0  # seconds between lines where there is no terminal
-LONG = 10.0  # seconds of a round after which they are shown
+LONG = 10.0  # seconds: longer rounds show their time
 BAR = 40  # columns of the bar at the most
 
 
-def shown(steps: Iterable[Progress], console: Console, every: float = EVERY) -> Progress | None:
-    """Go through the steps of a run and show them; the progress at the end."""
+def show_progress(steps: Iterable[Progress], console: Console, every: float = EVERY) -> Progress | None:
+    """Run the steps and show their progress; return the progress at the end."""
     progress: Progress | None = None
     if not console.is_terminal:
         last = -every
         for progress in steps:
             if time.monotonic() - last >= every:
                 last = time.monotonic()
-                console.print(line(progress), highlight=False, soft_wrap=True, markup=False)
+                console.print(status_line(progress), highlight=False, soft_wrap=True, markup=False)
         return progress
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         for progress in steps:
-            live.update(picture(progress))
+            live.update(live_view(progress))
     return progress
 
 
-def line(progress: Progress) -> str:
+def status_line(progress: Progress) -> str:
     """One line of plain text."""
-    ended = sum(progress.finished(cell) for cell in progress.cells)
+    ended = sum(progress.finished(job) for job in progress.jobs)
     running = ", ".join(progress.running) or "nothing yet"
     failed = f", {len(progress.failed)} failed" if progress.failed else ""
     return (
         f"{datetime.now():%H:%M:%S} {progress.done}/{progress.total} rounds, "
-        f"{ended}/{len(progress.cells)} runs{failed}; {_end(progress)}; now {running}"
+        f"{ended}/{len(progress.jobs)} runs{failed}; {_end(progress)}; now {running}"
     )
 
 
-def picture(progress: Progress) -> RenderableType:
+def live_view(progress: Progress) -> RenderableType:
     """The live display."""
     head = Table.grid(padding=(0, 1))
-    head.add_column(ratio=1)  # the bar takes what room there is beside the words, up to its width
+    head.add_column(ratio=1)  # the bar takes the width that the words leave
     head.add_column(no_wrap=True)
     head.add_column(no_wrap=True)
     bar = ProgressBar(total=max(1, progress.total), completed=progress.done, width=BAR)
-    so_far = f"{_long(time.monotonic() - progress.began)} so far, {_end(progress)}"
+    so_far = f"{_duration(time.monotonic() - progress.started_at)} so far, {_end(progress)}"
     head.add_row(bar, f"{progress.done}/{progress.total} rounds", Text(so_far, style="dim"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("data", "runs done", "left", "now"):
         table.add_column(title, justify="right" if title in ("runs done", "left") else "left", no_wrap=title != "now")
-    for label in dict.fromkeys(cell.data.label for cell in progress.cells):
-        own = [cell for cell in progress.cells if cell.data.label == label]
-        ended = sum(progress.finished(cell) for cell in own)
-        now = [_now(progress, cell) for cell in own if cell.name in progress.running]
+    for label in dict.fromkeys(job.data.label for job in progress.jobs):
+        own = [job for job in progress.jobs if job.data.label == label]
+        ended = sum(progress.finished(job) for job in own)
+        now = [_now(progress, job) for job in own if job.name in progress.running]
         table.add_row(label, str(ended), str(len(own) - ended), Text("; ".join(now), style="cyan"))
     parts: list[RenderableType] = [head, table]
     if progress.failed:
@@ -70,22 +70,22 @@ def picture(progress: Progress) -> RenderableType:
     return Group(*parts)
 
 
-def _now(progress: Progress, cell: Cell) -> str:
-    """What a run is at; with the seconds where its round takes long, as a sign of life."""
-    seconds = time.monotonic() - progress.running[cell.name]
-    long = f" ({_long(seconds)})" if seconds >= LONG else ""
-    return f"{cell.strategy.label} seed {cell.seed}, round {progress.rounds[cell.name]}/{cell.data.rounds}{long}"
+def _now(progress: Progress, job: Job) -> str:
+    """The current round of a run, with its seconds when it takes long."""
+    seconds = time.monotonic() - progress.running[job.name]
+    long = f" ({_duration(seconds)})" if seconds >= LONG else ""
+    return f"{job.strategy.label} seed {job.seed}, round {progress.rounds[job.name]}/{job.data.rounds}{long}"
 
 
 def _end(progress: Progress) -> str:
     left = progress.seconds_left()
-    if progress.doing or left is None:
-        return progress.doing or "when it ends is not known yet"
+    if progress.activity or left is None:
+        return progress.activity or "time left not known yet"
     at = datetime.now() + timedelta(seconds=left)
-    return f"about {_long(left)} left, until {at:%H:%M}" if left < 86400 else f"about {_long(left)} left"
+    return f"about {_duration(left)} left, until {at:%H:%M}" if left < 86400 else f"about {_duration(left)} left"
 
 
-def _long(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

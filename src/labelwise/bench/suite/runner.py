@@ -1,10 +1,10 @@
-"""Runner: a suite in a folder. Started again on the same folder it goes on where it was, to the bit.
+"""Runner: runs a suite in a folder. Started again on the same folder, it continues, with bit-identical records.
 
 RUN/config.yaml       the configuration as given
-RUN/suite.json        what it means: a run goes on only with the same
+RUN/suite.json        its parsed form: a run continues only with the same
 RUN/environment.json  versions and machine
-RUN/records/*.jsonl   one file for each cell, one record for each round
-RUN/failures.txt      cells that failed, with their tracebacks
+RUN/records/*.jsonl   one file for each job, one record for each round
+RUN/failures.txt      jobs that failed, with their tracebacks
 """
 
 from __future__ import annotations
@@ -17,131 +17,136 @@ from pathlib import Path
 
 from labelwise.bench.data.catalogue import Known, check_found, known, located
 from labelwise.bench.data.features import check_encoder
-from labelwise.bench.suite.cell import CACHE, RECORDS, check_cells, records_file
-from labelwise.bench.suite.checkpoint import begun, differences, locked, records_of_run
-from labelwise.bench.suite.suite import Cell, DataSpec, LeftOut, Suite
-from labelwise.bench.suite.workers import Event, Here, Workers
+from labelwise.bench.suite.checkpoint import differences, has_started, lock_folder, read_run_records
+from labelwise.bench.suite.job import CACHE, RECORDS, check_jobs, records_file
+from labelwise.bench.suite.suite import DataSpec, Job, Skipped, Suite
+from labelwise.bench.suite.workers import Event, InProcess, Workers
 from labelwise.errors import BudgetError, StoreError
 from labelwise.io.files import append_text, write_text
 from labelwise.stats.environment import environment
 from labelwise.stats.record import Record
 
-EVERY = 1.0  # seconds between looks at the clock
+EVERY = 1.0  # seconds between updates of the display
 
 
 @dataclass
 class Progress:
-    """What is done, what runs and what is left; the display reads it."""
+    """The state of a run: what is done, running and left. The display reads it."""
 
-    cells: list[Cell]
-    left_out: list[LeftOut]
-    rounds: dict[str, int]  # records on disk, by cell
+    jobs: list[Job]
+    skipped: list[Skipped]
+    rounds: dict[str, int]  # records on disk, by job
     processes: int
-    running: dict[str, float] = field(default_factory=dict)  # when each began with its round
+    running: dict[str, float] = field(default_factory=dict)  # job name: when its current round started
     failed: dict[str, str] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-    paced: float | None = None  # when the first round began that was finished since: loading comes before it
-    doing: str = ""  # what is done now instead of rounds
-    spent: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # seconds of rounds by data set, strategy
+    started_at: float = field(default_factory=time.monotonic)
+    first_round_at: float | None = None  # when the first round started that finished in this process
+    activity: str = ""  # what is done before the first round
+    seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # of rounds, by data set and strategy
 
     @property
     def total(self) -> int:
         """Rounds of the whole suite."""
-        return sum(cell.data.rounds + 1 for cell in self.cells)
+        return sum(job.data.rounds + 1 for job in self.jobs)
 
     @property
     def done(self) -> int:
         """Rounds on disk."""
         return sum(self.rounds.values())
 
-    def finished(self, cell: Cell) -> bool:
-        """Whether all rounds of a cell are on disk."""
-        return self.rounds[cell.name] > cell.data.rounds
+    def finished(self, job: Job) -> bool:
+        """Whether all rounds of a job are on disk."""
+        return self.rounds[job.name] > job.data.rounds
 
-    def heard(self, event: Event) -> None:
-        """Take note of an event."""
-        name = event.cell.name
+    def update(self, event: Event) -> None:
+        """Take an event into account."""
+        name = event.job.name
         if event.kind == "began":
             self.running[name] = time.monotonic()
         elif event.kind == "round":
             self.rounds[name] = event.round + 1
             self.running[name] = time.monotonic()
-            self.paced = self.paced or time.monotonic() - event.seconds
-            kind = (event.cell.data.label, event.cell.strategy.label)
-            self.spent.setdefault(kind, []).append(event.seconds)
+            self.first_round_at = self.first_round_at or time.monotonic() - event.seconds
+            kind = (event.job.data.label, event.job.strategy.label)
+            self.seconds.setdefault(kind, []).append(event.seconds)
         else:
             self.running.pop(name, None)
             if event.kind == "failed":
                 self.failed[name] = event.text
 
     def seconds_left(self) -> float | None:
-        """How long the rest takes at the pace so far, each strategy by its own; None before anything is known."""
-        known = {kind: sum(times) / len(times) for kind, times in self.spent.items()}
+        """Estimate of the seconds left, from the rounds so far of each data set and strategy; None before the first."""
+        known = {kind: sum(times) / len(times) for kind, times in self.seconds.items()}
         if not known:
             return None
         mean = sum(known.values()) / len(known)
         left = 0.0
-        for cell in self.cells:
-            if cell.name not in self.failed:
-                of_one = known.get((cell.data.label, cell.strategy.label), mean)
-                left += (cell.data.rounds + 1 - self.rounds[cell.name]) * of_one
-        # Measuring, loading and waiting are not in the records: by how much more the clock went on so far.
-        ran = sum(sum(times) for times in self.spent.values())
-        since = self.began if self.paced is None else self.paced
+        for job in self.jobs:
+            if job.name not in self.failed:
+                of_one = known.get((job.data.label, job.strategy.label), mean)
+                left += (job.data.rounds + 1 - self.rounds[job.name]) * of_one
+        # Records do not hold the time of measuring, loading and waiting: scale by how much slower the clock was so far.
+        ran = sum(sum(times) for times in self.seconds.values())
+        since = self.started_at if self.first_round_at is None else self.first_round_at
         slower = max(1.0, (time.monotonic() - since) * self.processes / ran) if ran > 0 else 1.0
         return left * min(slower, 10.0) / self.processes
 
 
 def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) -> Generator[Progress, None, None]:
-    """Run what is left of a suite in the folder `run`, and give the progress each time something happened.
+    """Run the remaining jobs of a suite; yield the progress each time something happened.
 
-    `text` is the configuration as the user wrote it; 0 processes are this one. Cells that fail are in
-    `progress.failed`, and the others go on.
+    Args:
+        suite: what to run.
+        text: the configuration as the user wrote it.
+        run: the folder of the run.
+        processes: how many workers; 0 runs in this process, None takes the number of the suite.
+
+    A job that fails is listed in `progress.failed`; the others continue.
     """
     check_labels(suite.datasets)
-    with locked(run):
-        _settle(suite, text, run)
-        cells, left_out = suite.cells()
+    with lock_folder(run):
+        _write_settings(suite, text, run)
+        jobs, skipped = suite.jobs()
         count = suite.processes if processes is None else processes
-        rounds = {cell.name: _rounds(run, cell) for cell in cells}
-        progress = Progress(cells, left_out, rounds, max(1, min(count, len(cells))))
+        rounds = {job.name: _rounds(run, job) for job in jobs}
+        progress = Progress(jobs, skipped, rounds, max(1, min(count, len(jobs))))
         yield progress
-        rest = [cell for cell in cells if not progress.finished(cell)]
-        check_found(cell.data.name for cell in rest)
-        check_encoder((cell.data for cell in rest), run / CACHE)
+        rest = [job for job in jobs if not progress.finished(job)]
+        check_found(job.data.name for job in rest)
+        check_encoder((job.data for job in rest), run / CACHE)
         if suite.max_memory is not None:
-            progress.doing = "seeing whether max_memory is enough for each strategy"
+            progress.activity = "checking that max_memory is enough for each strategy"
             yield progress
-            check_cells(rest, run)
-            progress.doing = ""
-        with Workers(run, min(count, max(1, len(rest)))) if count else Here(run) as workers:
+            check_jobs(rest, run)
+            progress.activity = ""
+        with Workers(run, min(count, max(1, len(rest)))) if count else InProcess(run) as workers:
             for event in workers.events(rest, EVERY):
                 if event is not None:
-                    progress.heard(event)
+                    progress.update(event)
                     if event.kind == "failed":
                         _note_failure(run, event)
                 yield progress
 
 
 def read_run(run: Path) -> list[Record]:
-    """All records of a run so far, the cells in the order of their file names."""
+    """All records of a run so far, the jobs in the order of their file names."""
     folder = run / RECORDS
     if not folder.is_dir():
         raise StoreError(f"{run} holds no run: there is no folder {RECORDS}. Expected the folder of `bench run`")
-    return [record for path in sorted(folder.glob("*.jsonl")) for record in records_of_run(path)]
+    return [record for path in sorted(folder.glob("*.jsonl")) for record in read_run_records(path)]
 
 
-def _settle(suite: Suite, text: str, run: Path) -> None:
-    """Write what the run is, or check that it is the one that is there."""
+def _write_settings(suite: Suite, text: str, run: Path) -> None:
+    """Write the settings of a new run, or check that those in the folder are the same."""
     path, settings = run / "suite.json", suite.settings()
-    if not begun(path, settings):
+    if not has_started(path, settings):
         write_text(run / "config.yaml", text)
         write_text(run / "environment.json", json.dumps(environment(), indent=2) + "\n")
-        write_text(path, json.dumps(settings, indent=2) + "\n")  # last: a run is one only when all of it is there
+        write_text(path, json.dumps(settings, indent=2) + "\n")  # last, so that the folder holds all or no run
 
 
 def changed_environment(run: Path) -> list[str]:
-    """What is not as it was when the run began: records of both cannot be equal to the bit."""
+    """How the environment differs from the start of the run; then records are not bit-identical."""
     try:
         before = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -149,20 +154,20 @@ def changed_environment(run: Path) -> list[str]:
     return differences(before, environment())
 
 
-def _rounds(run: Path, cell: Cell) -> int:
-    path = records_file(cell, run)
-    return len(records_of_run(path, cell.name)) if path.exists() else 0
+def _rounds(run: Path, job: Job) -> int:
+    path = records_file(job, run)
+    return len(read_run_records(path, job.name)) if path.exists() else 0
 
 
 def _note_failure(run: Path, event: Event) -> None:
-    append_text(run / "failures.txt", f"{event.cell.name}\n{event.text.rstrip()}\n\n")
+    append_text(run / "failures.txt", f"{event.job.name}\n{event.text.rstrip()}\n\n")
 
 
 BY_PERSON = ("parkinsons",)  # split by person: how many rows the pool has depends on the seed
 
 
 def check_labels(datasets: Iterable[DataSpec]) -> None:
-    """Raise where a data set is asked for more labels than its pool can have; a cell checks the pool it has loaded."""
+    """Raise where a data set is asked for more labels than its pool can have; a job checks the pool it has loaded."""
     found = []
     for spec in datasets:
         wanted, most = spec.start + spec.k * spec.rounds, most_rows(spec)

@@ -1,4 +1,4 @@
-"""Suite: what a benchmark runs. A YAML file becomes frozen values, and those become cells: one curve each."""
+"""Suite: what a benchmark runs. A YAML file becomes frozen values, and those become jobs: one learning curve each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from labelwise import recipes, strategies
 from labelwise.bench.data.catalogue import known
-from labelwise.bench.data.corruptions import Hard, read_hard
+from labelwise.bench.data.corruptions import Corruption, read_corruption
 from labelwise.bench.models import registry
 from labelwise.bench.suite.config import Section, named, read_yaml
 from labelwise.errors import ArgumentError
@@ -22,13 +22,13 @@ FEATURES = ("auto", "raw", "tfidf", "encoder")
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A data set of the suite, with what is special to it; None stands for the suite's own value."""
+    """A data set of the suite with its settings, named like the keys of the file."""
 
     label: str
     name: str
     limit: int | None
     seed: int
-    hard: Hard | None
+    hard: Corruption | None
     features: str
     width: int
     models: tuple[str, ...] | None
@@ -36,7 +36,7 @@ class DataSpec:
     start: int
     k: int
     rounds: int
-    valid: int | None = None  # rows of the pool that are set aside with their labels, free of charge
+    valid: int | None = None  # pool rows set aside as labelled validation rows, which do not count as labels
     centred: bool | None = None  # whether each channel of images gets mean 0 and deviation 1
 
     @property
@@ -56,16 +56,16 @@ class StrategySpec:
     datasets: tuple[str, ...] | None = None
 
     def strategy(self) -> Strategy:
-        """The strategy itself; not for the oracle."""
+        """The strategy; the oracle has none."""
         return strategies.get(self.name, **self.parameters)
 
     def recipe(self) -> Recipe:
-        """The recipe, with a random first batch whatever the strategy could do itself."""
+        """The recipe, with a random first batch even if the strategy could choose one."""
         return replace(recipes.get(self.strategy()), name=self.label, start=strategies.Random())
 
 
 @dataclass(frozen=True)
-class Cell:
+class Job:
     """One run: data set, model, strategy and seed."""
 
     data: DataSpec
@@ -77,17 +77,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The run in its records."""
+        """The name of the run in its records."""
         return f"{self.data.label}/{self.model.name}/{self.strategy.label}/{self.seed}"
 
     @property
     def file(self) -> str:
-        """The stem of the files of this cell."""
+        """The stem of the files of this job."""
         return "--".join(slug(part) for part in self.name.split("/"))
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Skipped:
     """A strategy that does not apply to a data set and model, and why."""
 
     data: str
@@ -110,13 +110,13 @@ class Suite:
     max_memory: int | str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What decides the records, as JSON can hold it: all but the number of processes and the limit on memory."""
+        """The settings that decide the records, for JSON: all but the number of processes and the memory limit."""
         return {name: value for name, value in asdict(self).items() if name not in ("processes", "max_memory")}
 
-    def cells(self) -> tuple[list[Cell], list[LeftOut]]:
-        """All runs, every data set of a seed before the next seed, and what does not apply."""
-        cells: list[Cell] = []
-        out: dict[tuple[str, str, str], LeftOut] = {}
+    def jobs(self) -> tuple[list[Job], list[Skipped]]:
+        """All jobs, seed by seed, and the strategies skipped because they do not apply."""
+        jobs: list[Job] = []
+        out: dict[tuple[str, str, str], Skipped] = {}
         for seed in self.seeds:
             for data in self.datasets:
                 for model in self.models:
@@ -125,15 +125,19 @@ class Suite:
                     for strategy in self.strategies:
                         why = _why_not(data, model, strategy)
                         if why is None:
-                            cells.append(Cell(data, model, strategy, seed, self.device, self.max_memory))
+                            jobs.append(Job(data, model, strategy, seed, self.device, self.max_memory))
                         elif why:
                             key = (data.label, model.name, strategy.label)
-                            out[key] = LeftOut(*key, why)
-        return cells, list(out.values())
+                            out[key] = Skipped(*key, why)
+        return jobs, list(out.values())
 
 
 def read_suite(path: Path) -> Suite:
-    """The suite of a YAML file; an error names the key, what was expected and what was found."""
+    """Read the suite of a YAML file.
+
+    Raises:
+        ArgumentError: names the key, what was expected and what was found.
+    """
     section = read_yaml(path)
     sizes = (section.whole("start", 1), section.whole("k", 1), section.whole("rounds", 0))
     datasets = [_dataset(entry, sizes, f"{path}: datasets") for entry in section.entries("datasets")]
@@ -163,7 +167,7 @@ def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
     section = named(entry, where)
     name = _known(section.text("name"), where)
     section.where = f"{where}: {name}"
-    hard = read_hard(section.any("hard", None), section.where, known(name).task)
+    hard = read_corruption(section.any("hard", None), section.where, known(name).task)
     spec = DataSpec(
         label=section.text("label", name if hard is None else f"{name}+{hard.case}"),
         name=name,
@@ -192,7 +196,7 @@ def _known(name: str, where: str) -> str:
 
 
 def _wanted(entries: list[Any], where: str) -> list[StrategySpec]:
-    """Random first, then the strategies of all entries; one that is spelt out takes the place of its name in `all`."""
+    """Random first, then the strategies of all entries; an entry with parameters replaces the same name from `all`."""
     spelt = [_strategy(entry, where) for entry in entries if entry != "all"]
     plain = [StrategySpec(name, name) for name in (strategies.names() if "all" in entries else ["random"])]
     labels = [one.label for one in spelt]
@@ -210,13 +214,13 @@ def _strategy(entry: Any, where: str) -> StrategySpec:
         raise ArgumentError(f"{section.where}: there is no strategy {name!r}; expected one of {known_names}.{first}")
     label, weights = section.text("label", None), section.flag("weights", False)
     if label is not None and label != name and (label in (*strategies.ALL, ORACLE) or name == ORACLE):
-        expected = "none, since it is no contender" if name == ORACLE else "one that is no other strategy's name"
+        expected = "none, since it is not a contender" if name == ORACLE else "one that is no other strategy's name"
         raise section.error("label", expected, label)
     datasets = section.texts("datasets", None)
     spec = StrategySpec("", name, section.rest(), weights, datasets)
     _check_strategy(spec, section)
-    said = [f"{key}={value}" for key, value in spec.parameters.items()] + (["weights"] if weights else [])
-    made = f"{name}({', '.join(said)})" if said and name != ORACLE else name
+    settings = [f"{key}={value}" for key, value in spec.parameters.items()] + (["weights"] if weights else [])
+    made = f"{name}({', '.join(settings)})" if settings and name != ORACLE else name
     return StrategySpec(label or made, name, spec.parameters, weights, datasets)
 
 
@@ -241,11 +245,11 @@ def _check_strategy(spec: StrategySpec, section: Section) -> None:
 
 
 def _why_not(data: DataSpec, model: registry.ModelSpec, spec: StrategySpec) -> str | None:
-    """Why a strategy is not run on a data set and model; "" where nobody asked for it, None where it is run."""
+    """Why a strategy is skipped on a data set and model; "" if it was not asked for there, None if it runs."""
     if spec.datasets is not None and data.label not in spec.datasets:
         return ""
     if spec.name in data.without or spec.label in data.without:
-        return "the configuration leaves it out (without)"
+        return "the configuration excludes it (without)"
     if spec.name == ORACLE:
         return registry.why_not(model, strategies.Random(), data.task)
     return registry.why_not(model, spec.strategy(), data.task)
@@ -262,13 +266,13 @@ def _seeds(section: Section) -> tuple[int, ...]:
 
 def _distinct(entries: list[Any], key: str, where: str) -> tuple[Any, ...]:
     """The entries without exact repeats; two that differ may not share a name or the name of a file."""
-    kept: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for entry in entries:
-        other = kept.setdefault(slug(getattr(entry, key)), entry)
+        other = unique.setdefault(slug(getattr(entry, key)), entry)
         if other != entry:
             name = getattr(entry, key)
-            raise ArgumentError(f"{where}: {name!r} is there twice; expected different names, give one of them a label")
-    return tuple(kept.values())
+            raise ArgumentError(f"{where}: {name!r} appears twice; expected different names. Give one of them a label")
+    return tuple(unique.values())
 
 
 def _check(suite: Suite, path: Path) -> None:
@@ -284,5 +288,5 @@ def _check(suite: Suite, path: Path) -> None:
                 raise ArgumentError(
                     f"{path}: strategies: {strategy.label}: datasets: expected {labels}, found {name!r}"
                 )
-    if not suite.cells()[0]:
-        raise ArgumentError(f"{path}: there is nothing to run; expected a model and a strategy that fit a data set")
+    if not suite.jobs()[0]:
+        raise ArgumentError(f"{path}: nothing to run; expected a model and a strategy that fit a data set")

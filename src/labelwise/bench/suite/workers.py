@@ -1,7 +1,7 @@
-"""Workers: processes that run cells, one each at a time. One that dies fails its cell, and another takes its place.
+"""Workers: processes that run jobs, one at a time each. If one dies, its job fails and a new worker replaces it.
 
-A worker is a fresh process (spawn) of one thread; what it loads it keeps for its next cells. It ends by itself when the
-process that started it is gone, however that was killed.
+A worker is a spawned process with one thread; it keeps loaded data for its next jobs. It ends by itself when the
+process that started it is gone, however that ended.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
-from labelwise.bench.suite.suite import Cell
+from labelwise.bench.suite.suite import Job
 from labelwise.errors import StoreError
 
 _END = 5.0  # seconds a worker has to end by itself
-_STILLBORN = 3  # processes in a row that end before they say anything: it is not the cells
+_EARLY_DEATHS = 3  # workers in a row that die before their first event: the jobs are not the cause
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a worker has to say of its cell."""
+    """What happened to a job."""
 
     kind: Literal["began", "round", "done", "failed"]
-    cell: Cell
+    job: Job
     round: int = -1
     seconds: float = 0.0  # of a round: training and selection
-    text: str = ""  # why it failed
+    text: str = ""  # of the failure
 
 
 @dataclass
 class _Worker:
     process: Any
     pipe: Any
-    cell: Cell | None = None
-    lived: bool = False  # whether anything was heard of it
+    job: Job | None = None
+    has_reported: bool = False
 
 
 class Workers:
-    """`count` processes that run cells of one run; a context that leaves none behind."""
+    """A pool of `count` processes for the jobs of one run; a context that ends them all."""
 
     def __init__(self, run: Path, count: int):
         self.run = run
         self.count = count
         self._context = mp.get_context("spawn")
         self._all: list[_Worker] = []
-        self._stillborn = 0
+        self._early_deaths = 0
 
     def __enter__(self) -> Workers:
         return self
@@ -67,96 +67,96 @@ class Workers:
                 worker.process.kill()
             worker.pipe.close()
 
-    def events(self, cells: list[Cell], every: float) -> Iterator[Event | None]:
-        """Run the cells and say what happens; None at least each `every` seconds in which nothing does."""
-        left = cells[::-1]
-        while left or any(worker.cell is not None for worker in self._all):
+    def events(self, jobs: list[Job], every: float) -> Iterator[Event | None]:
+        """Run the jobs and yield what happens; yield None after `every` seconds without an event."""
+        left = jobs[::-1]
+        while left or any(worker.job is not None for worker in self._all):
             while left and len(self._all) < self.count:
-                self._all.append(self._started())
+                self._all.append(self._start())
             for worker in self._all:
-                if worker.cell is None and left:
-                    worker.cell = left.pop()
-                    with contextlib.suppress(OSError):  # one that died meanwhile is noticed below
-                        worker.pipe.send(worker.cell)
-                    yield Event("began", worker.cell)
-            busy = {worker.pipe: worker for worker in self._all if worker.cell is not None}
+                if worker.job is None and left:
+                    worker.job = left.pop()
+                    with contextlib.suppress(OSError):  # a worker that died is noticed below
+                        worker.pipe.send(worker.job)
+                    yield Event("began", worker.job)
+            busy = {worker.pipe: worker for worker in self._all if worker.job is not None}
             ready = connection.wait(list(busy), timeout=every)
             for pipe in ready:
-                yield self._heard(busy[pipe])
+                yield self._receive(busy[pipe])
             if not ready:
                 yield None
 
-    def _heard(self, worker: _Worker) -> Event:
-        """The next event of a worker; a dead one fails its cell and is replaced with the next."""
-        cell = worker.cell
-        assert cell is not None
+    def _receive(self, worker: _Worker) -> Event:
+        """The next event of a worker; if it died, the failure of its job."""
+        job = worker.job
+        assert job is not None
         try:
             event: Event = worker.pipe.recv()
         except (EOFError, OSError):
-            return Event("failed", cell, text=f"its process ended with {self._buried(worker)}")
-        worker.lived = True
+            return Event("failed", job, text=f"its process ended with {self._remove(worker)}")
+        worker.has_reported = True
         if event.kind in ("done", "failed"):
-            worker.cell = None
+            worker.job = None
         return event
 
-    def _buried(self, worker: _Worker) -> str:
-        """Take a dead worker away and say how it ended."""
+    def _remove(self, worker: _Worker) -> str:
+        """Remove a dead worker and return how it ended."""
         worker.process.join(_END)
         worker.pipe.close()
         self._all.remove(worker)
-        ended = _exit(worker.process.exitcode)
-        self._stillborn = 0 if worker.lived else self._stillborn + 1
-        if self._stillborn == _STILLBORN:
+        ended = _exit_reason(worker.process.exitcode)
+        self._early_deaths = 0 if worker.has_reported else self._early_deaths + 1
+        if self._early_deaths == _EARLY_DEATHS:
             raise StoreError(
-                f"{_STILLBORN} processes in a row ended with {ended} before they could run anything; what they wrote "
-                "is above. Mend that and start again: every finished round is kept"
+                f"{_EARLY_DEATHS} processes in a row ended with {ended} before they could run anything; see their "
+                "output above. Fix the cause and start again: every finished round stays"
             )
         return ended
 
-    def _started(self) -> _Worker:
+    def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, str(self.run)), daemon=True)
-        with _inherited():
+        with _worker_environment():
             process.start()
         theirs.close()
         return _Worker(process, ours)
 
 
-class Here:
-    """Runs cells in this process, one after another: for runs of seconds, which another process would outlast."""
+class InProcess:
+    """Runs jobs in this process, one after another: for runs so short that starting a process takes longer."""
 
     def __init__(self, run: Path):
         self.run = run
 
-    def __enter__(self) -> Here:
+    def __enter__(self) -> InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def events(self, cells: list[Cell], every: float) -> Iterator[Event | None]:
-        """Run the cells; what happened in each is said after it."""
-        from labelwise.bench.suite.cell import run_cell
+    def events(self, jobs: list[Job], every: float) -> Iterator[Event | None]:
+        """Run the jobs; the events of each come after it ended."""
+        from labelwise.bench.suite.job import run_job
 
-        for cell in cells:
-            yield Event("began", cell)
-            told: list[Event] = []
+        for job in jobs:
+            yield Event("began", job)
+            events: list[Event] = []
             try:
-                run_cell(cell, self.run, lambda record, told=told, cell=cell: told.append(_of(record, cell)))  # type: ignore[misc]
+                run_job(job, self.run, lambda record, events=events, job=job: events.append(_round_event(record, job)))  # type: ignore[misc]
             except Exception:
-                told.append(Event("failed", cell, text=traceback.format_exc()))
+                events.append(Event("failed", job, text=traceback.format_exc()))
             else:
-                told.append(Event("done", cell))
-            yield from told
+                events.append(Event("done", job))
+            yield from events
 
 
 @contextlib.contextmanager
-def _inherited() -> Iterator[None]:
-    """What a process started here is born with: one thread, and no ear for Ctrl-C, which is for the runner alone."""
+def _worker_environment() -> Iterator[None]:
+    """Processes started inside have one thread and ignore Ctrl-C, which the runner handles."""
     before = {name: os.environ.get(name) for name in _THREADS}
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-    os.environ.update(dict.fromkeys(_THREADS, "1"))  # libraries read it when they are loaded, before any code of ours
+    os.environ.update(dict.fromkeys(_THREADS, "1"))  # libraries read it when they are loaded
     try:
         yield
     finally:
@@ -170,47 +170,47 @@ def _inherited() -> Iterator[None]:
 
 
 def _work(pipe: Any, run: str) -> None:
-    """The life of a worker: a cell comes in, events go out."""
+    """The loop of a worker: receive a job, send its events."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
     torch.set_num_threads(1)
-    # A runner that was killed is gone from one word to the next: there is nobody left to tell, so the worker ends too.
+    # If the runner was killed, the pipe is closed and the worker ends too.
     with contextlib.suppress(EOFError, OSError):
         while True:
-            cell: Cell = pipe.recv()
-            pipe.send(_ran(cell, Path(run), pipe))
+            job: Job = pipe.recv()
+            pipe.send(_run(job, Path(run), pipe))
 
 
-def _ran(cell: Cell, run: Path, pipe: Any) -> Event:
-    """Run a cell, telling of its rounds; how it ended."""
-    from labelwise.bench.suite.cell import run_cell
+def _run(job: Job, run: Path, pipe: Any) -> Event:
+    """Run a job, send an event for each round, and return how it ended."""
+    from labelwise.bench.suite.job import run_job
 
     try:
-        run_cell(cell, run, lambda record: pipe.send(_of(record, cell)))
+        run_job(job, run, lambda record: pipe.send(_round_event(record, job)))
     except ConnectionError:
-        raise  # of the pipe: the runner is gone
+        raise  # the runner is gone
     except Exception:
-        return Event("failed", cell, text=traceback.format_exc())
-    return Event("done", cell)
+        return Event("failed", job, text=traceback.format_exc())
+    return Event("done", job)
 
 
-def _of(record: Any, cell: Cell) -> Event:
+def _round_event(record: Any, job: Job) -> Event:
     spent = record.train_seconds + record.select_seconds + record.read_seconds
-    return Event("round", cell, record.round, spent)
+    return Event("round", job, record.round, spent)
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the runner, then end: nobody is there to be told, and another run may begin."""
+    """End this process when the runner has ended, so that another run can start."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _exit(code: int | None) -> str:
+def _exit_reason(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit code {code}"
     with contextlib.suppress(ValueError):
-        return f"{signal.Signals(-code).name} (killed, often for want of memory)"
+        return f"{signal.Signals(-code).name} (killed, often because memory ran out)"
     return f"signal {-code}"
