@@ -36,8 +36,8 @@ from labelwise.project import Project, Settings
 from labelwise.project.exchange.changes import plan
 from labelwise.project.exchange.export import export
 from labelwise.project.exchange.read_labels import read_labels
-from labelwise.project.exchange.studio_client import Client, Refused
-from labelwise.project.exchange.studio_sync import FILE, pull, push, read_place
+from labelwise.project.exchange.studio_client import Client, RefusedError
+from labelwise.project.exchange.studio_sync import FILE, pull, push, read_link
 from labelwise.project.store import Pick, Round
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +59,7 @@ class Recorder(Client):
         self.said.append(one)
         try:
             answer = Client._send(self, method, path, body, authorization)
-        except Refused as error:
+        except RefusedError as error:
             one |= {"status": error.status, "answer": {"detail": error.detail}}
             raise
         one["answer"] = {"access": "ACCESS"} if path == "/api/token/refresh/" else answer
@@ -187,9 +187,9 @@ def with_key(project: Project, url: str, name: str) -> None:
 def run_texts(project: Project, client: Client, other: Client) -> None:
     """Push, answer, pull; twice each; then change an answer. `other` does what the annotator does."""
     first = push(project, client)
-    assert (first.made, first.there) == (6, 0), first
+    assert (first.created, first.existing) == (6, 0), first
     again = push(project, client)
-    assert (again.made, again.there, again.project) == (0, 6, first.project), again
+    assert (again.created, again.existing, again.project) == (0, 6, first.project), again
     tasks = {task["data"]["al_id"]: task for task in other.tasks(first.project)}
     assert len(tasks) == 6
     assert all(len(tasks[p.row].get("predictions") or []) == ("probs" in p.why) for p in project.store.picks(1))
@@ -198,25 +198,25 @@ def run_texts(project: Project, client: Client, other: Client) -> None:
         made = answered(other, tasks[row]["id"], result(value), 3.5 + row)
     answered(other, tasks[3]["id"], [], 1.0, cancelled=True)
     found = pull(project, client)
-    assert (found.labels, found.skips, found.old, found.open) == (3, 1, 0, 2), found
+    assert (found.labels, found.skips, found.known, found.open) == (3, 1, 0, 2), found
     found = pull(project, client)
-    assert (found.labels, found.skips, found.old, found.open) == (0, 0, 4, 2), found
+    assert (found.labels, found.skips, found.known, found.open) == (0, 0, 4, 2), found
     other.patch(f"/api/annotations/{made['id']}/", {"result": result("bad"), "lead_time": 9.0})
     found = pull(project, client)
-    assert (found.labels, found.old) == (1, 3), found
+    assert (found.labels, found.known) == (1, 3), found
     answers = project.store.answers()
     assert {row: answers[row].value for row in (0, 1, 2)} == {0: "good", 1: "bad", 2: "bad"}
     assert answers[3].kind == "skip"
     assert answers[0].votes == {PERSON: "good"}
     events = [one for one in project.store.events() if one.kind == "label"]
     assert [one.seconds for one in events] == [3.5, 4.5, 5.5, 9.0], events
-    assert push(project, client).made == 0
+    assert push(project, client).created == 0
 
 
 def run_numbers(project: Project, client: Client, other: Client) -> None:
     """The same with numbers, once."""
     made = push(project, client)
-    assert made.made == 4
+    assert made.created == 4
     tasks = {task["data"]["al_id"]: task for task in other.tasks(made.project)}
     result = [{"from_name": "label", "to_name": "item", "type": "number", "value": {"number": 99.5}}]
     answered(other, tasks[1]["id"], result, 2.0)
@@ -228,7 +228,7 @@ def run_numbers(project: Project, client: Client, other: Client) -> None:
 def run_images(project: Project, client: Client, folder: Path) -> None:
     """Images inside tasks; our export into Label Studio; its exports into ours."""
     made = push(project, client)
-    assert made.made == 3
+    assert made.created == 3
     assert made.faults == ()
     project.store.import_labels([(0, "light"), (1, "dark")], "ann")
     export(project, folder / "ours.json", "label-studio", ["all"], image_url="/data/local-files/?d=photos/")
@@ -294,7 +294,7 @@ def steps(url: str, password: str, legacy: str, folder: Path, record: Path | Non
         with_key(project, url, "texts")
         run_texts(project, client, other)
         said["texts"] = client.said
-        place = read_place(project.folder)
+        place = read_link(project.folder)
         assert place is not None
         assert place.project is not None
         for name, content in exports(other, place.project).items():

@@ -38,10 +38,10 @@ def export(
     with closing(Project.open(project)) as opened:
         made = write(opened, to, format, include or (), force=force, link=link, image_url=image_url)
     typer.echo(f"{made.rows:,} rows written to {made.to} ({made.format}).")
-    if made.left_test:
-        typer.echo(f"  left out: {made.left_test:,} labelled test rows; --include test adds them")
-    if made.left_unsure:
-        typer.echo(f"  left out: {made.left_unsure:,} rows without an agreed label; --include unsure adds them")
+    if made.omitted_test:
+        typer.echo(f"  left out: {made.omitted_test:,} labelled test rows; --include test adds them")
+    if made.omitted_unsure:
+        typer.echo(f"  left out: {made.omitted_unsure:,} rows without an agreed label; --include unsure adds them")
     for line in made.faults[:5]:
         typer.secho(f"  not written: {line}", fg="yellow")
     if len(made.faults) > 5:

@@ -64,8 +64,8 @@ def _say(changes: Changes, predictions: bool, add_classes: bool, replace: bool) 
             + ("is added" if not count else f"{count:,} labels left out; --add-classes takes them")
         )
     _texts("cannot be used", changes.unusable)
-    if changes.without:
-        typer.echo(f"  {changes.without:,} without a label")
+    if changes.unlabelled:
+        typer.echo(f"  {changes.unlabelled:,} without a label")
     if changes.predictions:
         taken = "taken where no person has answered in the file" if predictions else "not taken; --predictions does"
         typer.echo(f"  {changes.predictions:,} predictions of models, {taken}")

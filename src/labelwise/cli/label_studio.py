@@ -42,9 +42,9 @@ def push(
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
         made = send(opened, client, round=round, project_id=project_id, image_url=image_url)
-    typer.echo(f"Round {made.round}: {made.made} tasks made in {made.url}/projects/{made.project}")
-    if made.there:
-        typer.echo(f"  {made.there} picks had a task already")
+    typer.echo(f"Round {made.round}: {made.created} tasks made in {made.url}/projects/{made.project}")
+    if made.existing:
+        typer.echo(f"  {made.existing} picks had a task already")
     if made.answered:
         typer.echo(f"  {made.answered} picks have an answer already and need none")
     for line in made.faults[:5]:
@@ -71,9 +71,9 @@ def pull(
         found = take(opened, client, project_id=project_id, add_classes=add_classes)
     typer.echo(f"{found.labels} labels and {found.skips} skips taken in, by {len(found.people)} people.")
     for count, what in (
-        (found.old, "were taken in before"),
+        (found.known, "were taken in before"),
         (found.open, "tasks have no annotation yet"),
-        (found.strange, "tasks are not of this project and were left alone"),
+        (found.foreign, "tasks are not of this project and were left alone"),
     ):
         if count:
             typer.echo(f"  {count} {what}")

@@ -23,9 +23,9 @@ from labelwise.project import Project, Settings
 from labelwise.project.exchange.changes import apply, plan
 from labelwise.project.exchange.entries import ballots, entries
 from labelwise.project.exchange.export import export
-from labelwise.project.exchange.folders import Names, safe_name
+from labelwise.project.exchange.folders import UniqueNames, safe_name
 from labelwise.project.exchange.read_labels import read_labels
-from labelwise.project.exchange.tables import guarded, restored
+from labelwise.project.exchange.tables import escape_formula, unescape_formula
 from labelwise.project.store import Pick, Round
 
 CLASSES = ("cat", "=dog", "../up", "Cat")
@@ -87,8 +87,8 @@ def read(path: Path) -> list[dict[str, str]]:
 
 @given(st.text(alphabet=st.sampled_from("=+-@\t\r\n'a1.,e\uff1d"), max_size=6) | st.text(max_size=8))
 def test_a_guarded_cell_is_no_formula_and_comes_back(cell: str) -> None:
-    written = guarded(cell)
-    assert restored(written) == cell
+    written = escape_formula(cell)
+    assert unescape_formula(written) == cell
     if written[:1] and written[0] in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20":
         assert written[0] == "-"
         assert float(written) <= 0
@@ -106,8 +106,8 @@ def test_safe_names_stay_in_their_folder(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["a", "A", "a-2", "a-7", "", "é", "e\u0301"]), max_size=12))
 def test_no_name_is_given_twice(texts: list[str]) -> None:
-    names = Names()
-    given_names = [names.give(text, ".png", "7").casefold() for text in texts]
+    names = UniqueNames()
+    given_names = [names.unique(text, ".png", "7").casefold() for text in texts]
     assert len(set(given_names)) == len(texts)
 
 
@@ -120,7 +120,7 @@ def test_csv_has_the_labels_and_says_what_was_left_out(photos: Project, tmp_path
     photos.store.change("ann", rows[2], "unsure", None, "u")
     photos.store.note("ann", rows[0], "=nice", "n")
     made = export(photos, tmp_path / "labels.csv")
-    assert (made.rows, made.left_test, made.left_unsure, made.format) == (2, 1, 1, "csv")
+    assert (made.rows, made.omitted_test, made.omitted_unsure, made.format) == (2, 1, 1, "csv")
     found = read(tmp_path / "labels.csv")
     assert [int(one["id"]) for one in found] == rows[:2]
     assert [one["label"] for one in found] == ["cat", "'=dog"]
@@ -129,7 +129,7 @@ def test_csv_has_the_labels_and_says_what_was_left_out(photos: Project, tmp_path
     assert json.loads(found[0]["votes"]) == {"ann": "cat"}
     everything = export(photos, tmp_path / "all.csv", include=["all"])
     assert everything.rows == len(NAMES)
-    assert {one["path"] for one in read(tmp_path / "all.csv")} == {guarded(name) for name in NAMES}
+    assert {one["path"] for one in read(tmp_path / "all.csv")} == {escape_formula(name) for name in NAMES}
     kinds = [one["standing"] for one in read(tmp_path / "all.csv") if int(one["id"]) == rows[2]]
     assert kinds == ["unsure"]
 
@@ -148,7 +148,7 @@ def test_parquet_has_types(words: Project, tmp_path: Path) -> None:
 def test_nothing_is_overwritten_without_force(photos: Project, tmp_path: Path) -> None:
     label(photos, {free(photos)[0]: "cat"})
     (tmp_path / "mine.csv").write_text("precious")
-    with pytest.raises(StoreError, match="is there"):
+    with pytest.raises(StoreError, match="already exists"):
         export(photos, tmp_path / "mine.csv")
     assert (tmp_path / "mine.csv").read_text() == "precious"
     assert export(photos, tmp_path / "mine.csv", force=True).rows == 1
@@ -167,14 +167,14 @@ def test_folders_by_class_with_odd_names(photos: Project, tmp_path: Path) -> Non
     made = export(photos, tmp_path / "sorted", "folders", ["all"])
     assert made.rows == len(NAMES)
     listed = read(tmp_path / "sorted" / "labels.csv")
-    folders = {restored(one["label"]): restored(one["file"]).split("/")[0] for one in listed}
+    folders = {unescape_formula(one["label"]): unescape_formula(one["file"]).split("/")[0] for one in listed}
     assert len({name.casefold() for name in folders.values()}) == 4
     assert folders["../up"] == "_up"
     inside = {path.relative_to(tmp_path / "sorted").as_posix() for path in (tmp_path / "sorted").rglob("*.png")}
-    assert inside == {restored(one["file"]) for one in listed}
+    assert inside == {unescape_formula(one["file"]) for one in listed}
     for one in listed:
-        original = tmp_path / "photos" / restored(one["path"])
-        assert (tmp_path / "sorted" / restored(one["file"])).read_bytes() == original.read_bytes()
+        original = tmp_path / "photos" / unescape_formula(one["path"])
+        assert (tmp_path / "sorted" / unescape_formula(one["file"])).read_bytes() == original.read_bytes()
     assert not (tmp_path / "up").exists()
     again = plan(photos, read_labels(tmp_path / "sorted" / "labels.csv", kind="image"))
     assert len(again.same) == len(NAMES)
@@ -191,7 +191,7 @@ def test_folders_are_replaced_only_where_an_export_made_them(photos: Project, tm
         export(photos, tmp_path / "sorted", "folders", force=True)
     with pytest.raises(ArgumentError, match="the data"):
         export(photos, tmp_path / "photos" / "sorted", "folders")
-    with pytest.raises(ArgumentError, match="in or around"):
+    with pytest.raises(ArgumentError, match="inside or around"):
         export(photos, tmp_path, "folders", force=True)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".tmp", ".old"))]
 
@@ -347,11 +347,11 @@ def test_an_id_of_another_file_is_not_taken(photos: Project, tmp_path: Path) -> 
     [
         ("a.csv", "id,colour\n1,red\n", "--label"),
         ("a.csv", "label,colour\ncat,red\n", "--key"),
-        ("a.csv", "id,label\n1,cat,more\n", "3 fields"),
+        ("a.csv", "id,label\n1,cat,more\n", "found 3"),
         ("a.csv", 'id,label\n1,"cat\n', "CSV"),
         ("a.json", "[1, 2]", "list of tasks"),
-        ("a.json", "[{", "no JSON"),
-        ("none.csv", None, "no such file"),
+        ("a.json", "[{", "not valid JSON"),
+        ("none.csv", None, "does not exist"),
     ],
 )
 def test_files_that_cannot_be_read_say_why(tmp_path: Path, name: str, content: str | None, words_: str) -> None:

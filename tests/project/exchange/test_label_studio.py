@@ -21,8 +21,8 @@ from labelwise.errors import ArgumentError, LabelError, StoreError
 from labelwise.project import Project
 from labelwise.project.exchange.changes import plan
 from labelwise.project.exchange.read_labels import read_labels
-from labelwise.project.exchange.studio_client import Client, Refused, checked_url, is_local
-from labelwise.project.exchange.studio_sync import FILE, control_in, pull, push, read_place
+from labelwise.project.exchange.studio_client import Client, RefusedError, checked_url, is_local
+from labelwise.project.exchange.studio_sync import FILE, control_in, pull, push, read_link
 
 RECORDED = Path(__file__).parents[2] / "data" / "label_studio"
 PERSONAL = "aaaa.bbbb.cccc"
@@ -111,18 +111,18 @@ def test_push_and_pull_as_recorded(script: ModuleType, tmp_path: Path) -> None:
         script.with_key(project, url, "texts")
         client = Client(url, PERSONAL)
         first = push(project, client)
-        assert (first.made, first.there, first.round) == (6, 0, 1)
+        assert (first.created, first.existing, first.round) == (6, 0, 1)
         again = push(project, client)
-        assert (again.made, again.there) == (0, 6)
+        assert (again.created, again.existing) == (0, 6)
         found = pull(project, client)
-        assert (found.labels, found.skips, found.old, found.open, found.strange) == (3, 1, 0, 2, 0)
+        assert (found.labels, found.skips, found.known, found.open, found.foreign) == (3, 1, 0, 2, 0)
         assert found.people == {"ann@example.org"}
         before = project.store.events()
         found = pull(project, client)
-        assert (found.labels, found.skips, found.old, found.open) == (0, 0, 4, 2)
+        assert (found.labels, found.skips, found.known, found.open) == (0, 0, 4, 2)
         assert project.store.events() == before
         found = pull(project, client)
-        assert (found.labels, found.old) == (1, 3)
+        assert (found.labels, found.known) == (1, 3)
         answers = project.store.answers()
         assert [answers[row].value for row in (0, 1, 2)] == ["good", "bad", "bad"]
         assert answers[3].kind == "skip"
@@ -130,7 +130,7 @@ def test_push_and_pull_as_recorded(script: ModuleType, tmp_path: Path) -> None:
         assert [event.seconds for event in told] == [3.5, 4.5, 5.5, 9.0]
         assert {event.round for event in told} == {1}
         assert project.store.progress().median_seconds == 5.0
-        assert push(project, client).made == 0
+        assert push(project, client).created == 0
     recorded = json.loads((RECORDED / "texts.json").read_text())
     assert len(fake.asked) == len(recorded)  # every recorded exchange was used
 
@@ -148,7 +148,7 @@ def test_numbers_as_recorded(script: ModuleType, tmp_path: Path) -> None:
     with serving(replaying("numbers")) as url, closing(script.numbers(tmp_path / "numbers")) as project:
         script.with_key(project, url, "numbers")
         client = Client(url, PERSONAL)
-        assert push(project, client).made == 4
+        assert push(project, client).created == 4
         found = pull(project, client)
         assert (found.labels, found.open) == (1, 3)
         assert project.store.answers()[1].value == "99.5"
@@ -198,7 +198,7 @@ def test_an_access_token_that_ran_out_is_renewed_once() -> None:
         assert client.get("/api/x") == {"fine": True}
         assert len(fake.asked) == 4
         client._access = "gone"
-        with pytest.raises(Refused, match="does not accept the token"):
+        with pytest.raises(RefusedError, match="does not accept the token"):
             client.get("/api/x")
 
 
@@ -215,8 +215,8 @@ def test_a_token_is_not_sent_after_a_redirect() -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        ((200, b"<html>hello</html>"), "else than JSON"),
-        ((403, {"detail": "no"}), "may not do this"),
+        ((200, b"<html>hello</html>"), "did not answer with JSON"),
+        ((403, {"detail": "no"}), "not allowed to do this"),
         (
             (400, {"validation_errors": {"url": "URL resolves to a local IP address, SSRF protection"}}),
             "inside its own",
@@ -239,7 +239,7 @@ def test_addresses_and_tokens_are_checked() -> None:
     for url in ("file:///etc/passwd", "localhost:8080", "http://a:b@host", "http://host/?x=1", "http://"):
         with pytest.raises(ArgumentError):
             checked_url(url)
-    with pytest.raises(ArgumentError, match="blank"):
+    with pytest.raises(ArgumentError, match="contains a space"):
         Client("http://localhost", "a b")
     assert PERSONAL not in repr(Client("http://localhost", PERSONAL))
     assert is_local("http://127.0.0.1:1")
@@ -268,11 +268,11 @@ def test_a_broken_off_push_finds_its_project(script: ModuleType, tmp_path: Path)
             push(project, client)
         assert push(project, client).project == 7
         assert len(made) == 1
-        place = read_place(project.folder)
+        place = read_link(project.folder)
         assert place is not None
         assert place.key in made[0]["description"]
         assert "0" * 40 not in (project.folder / FILE).read_text()
-        with pytest.raises(StoreError, match="pushed to"):
+        with pytest.raises(StoreError, match="linked to"):
             push(project, Client("http://127.0.0.1:1", "0" * 40))
         with pytest.raises(StoreError, match="pull from there"):
             pull(project, client, project_id=8)
@@ -284,7 +284,7 @@ def test_the_wrong_project_is_noticed(script: ModuleType, tmp_path: Path) -> Non
             control_in({"id": 1, "title": "x", "parsed_label_config": _config(["good"])}, project, ("good", "bad"))
         with pytest.raises(LabelError, match="no <Choices>"):
             control_in({"id": 1, "title": "x", "parsed_label_config": {}}, project, ("good",))
-        with pytest.raises(StoreError, match="push first"):
+        with pytest.raises(StoreError, match="Push first"):
             pull(project, Client("http://127.0.0.1:1", "0" * 40))
 
 
@@ -308,7 +308,7 @@ def test_foreign_tasks_and_classes_are_left_alone(script: ModuleType, tmp_path: 
     with serving(Fake(answer)) as url, closing(script.texts(tmp_path / "texts")) as project:
         (project.folder / FILE).write_text(json.dumps({"url": url, "key": key, "project": 3}))
         found = pull(project, Client(url, "0" * 40))
-        assert (found.labels, found.strange, found.unknown_classes) == (0, 2, {"odd": 1})
+        assert (found.labels, found.foreign, found.unknown_classes) == (0, 2, {"odd": 1})
         assert len(found.unusable) == 1
         assert project.store.answers() == {}
         found = pull(project, Client(url, "0" * 40), add_classes=True)
@@ -370,7 +370,7 @@ def test_what_people_have_answered_is_not_pushed(script: ModuleType, tmp_path: P
         project.store.change("ann", 1, "label", "light", "ann1")
         project.store.change("bob", 1, "skip", None, "bob1")
         made = push(project, Client(url, "0" * 40), project_id=7)
-        assert (made.made, made.answered) == (2, 1)
+        assert (made.created, made.answered) == (2, 1)
         assert [one["al_id"] for one in sent] == [1, 2]
         assert all(one["text"].startswith("data:image/") for one in sent)  # the field that their configuration names
         with pytest.raises(ArgumentError, match="--round 5"):

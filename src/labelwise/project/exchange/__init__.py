@@ -1,1 +1,1 @@
-"""Exchange: labels of a project to files and from files, and to and from a running Label Studio."""
+"""Exchange: export labels to files, import them from files, and exchange them with a running Label Studio."""

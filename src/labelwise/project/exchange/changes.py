@@ -1,4 +1,4 @@
-"""Changes: what labels from a file would change in a project, and making them so, as events."""
+"""Import: what labels from a file would change in a project, and writing these changes as events."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from labelwise.project.store import Answer, Event
 
 @dataclass(frozen=True)
 class Change:
-    """A label for a row; `before` is what the row says now, None for nothing; `voters` are those who said otherwise."""
+    """A label for a row. `before` is its label now, None if it has none; `voters` are the people who gave another."""
 
     row: int
     ref: str
     value: str
     who: str
-    place: str
+    location: str
     before: str | None = None
     voters: tuple[str, ...] = ()
 
 
 @dataclass
 class Changes:
-    """What an import would do. `new` and `same` need nothing more; `different` needs a yes."""
+    """What an import would do. `different` labels are written only if the caller agrees."""
 
     new: list[Change] = field(default_factory=list)
     same: list[Change] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Changes:
     unknown_rows: list[str] = field(default_factory=list)
     unknown_classes: dict[str, int] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
-    without: int = 0
+    unlabelled: int = 0
     predictions: int = 0
 
 
@@ -49,41 +49,41 @@ def plan(
     """Compare the labels of a file with the project; nothing is written.
 
     Args:
-        project: what they are for.
-        found: what `read_labels` gave.
-        who: in whose name labels are taken that have no name with them.
-        predictions: whether labels of models are taken too, for rows that no person has labelled in the file.
-        add_classes: whether classes the project does not have are added to it.
+        project: the project.
+        found: the result of `read_labels`.
+        who: the person for labels without a name.
+        predictions: also take labels of models, for rows without a label of a person in the file.
+        add_classes: add classes that the project does not have.
     """
-    changes = Changes(without=found.without)
+    changes = Changes(unlabelled=found.unlabelled)
     changes.predictions = sum(one.predicted for one in found.labels)
-    taken = _taken(Finder(project), found.labels, predictions, changes)
+    by_row = _by_row(RowFinder(project), found.labels, predictions, changes)
     classes, answers = project.store.classes(), project.store.answers()
     refs = {item.row: item.ref for item in project.store.items()}
     if project.settings.task == "classify" and not classes:
-        add_classes = True  # a project that has named none takes what comes
-    for row, (value, one) in sorted(_one_each(taken, changes).items()):
+        add_classes = True  # a project without classes takes those of the file
+    for row, (value, one) in sorted(_unambiguous(by_row, changes).items()):
         if project.settings.task == "regress":
             if not _is_number(value):
-                changes.unusable.append(f"{one.place}: {value!r:.40} is not a number")
+                changes.unusable.append(f"{one.location}: {value!r:.40} is not a number")
                 continue
         elif value not in classes and not add_classes:
             changes.unknown_classes[value] = changes.unknown_classes.get(value, 0) + 1
             continue
         elif value not in classes:
             changes.unknown_classes.setdefault(value, 0)
-        made = Change(row, refs[row], value, one.who or who, one.place)
-        _sort_in(changes, answers.get(row), project.settings.task == "regress", made)
+        made = Change(row, refs[row], value, one.who or who, one.location)
+        _add(changes, answers.get(row), project.settings.task == "regress", made)
     counted = ballots(project.store.events()) if changes.different else {}
     changes.different = [replace(one, voters=_voters(counted[one.row], one.value)) for one in changes.different]
     return changes
 
 
 def apply(project: Project, changes: Changes, *, replacing: bool = False, who: str = "import") -> int:
-    """Write the new labels, and with `replacing` the different ones; how many events.
+    """Write the new labels, and with `replacing` the different ones. Returns the number of events.
 
-    An answer is replaced by an event of kind "import" in the name of each person who had said otherwise: the history
-    keeps what they said, and that it was replaced.
+    An answer is replaced by an event of kind "import" in the name of each person who gave another label. The history
+    keeps the earlier answer.
     """
     store = project.store
     wanted = [*changes.new, *(changes.different if replacing else [])]
@@ -102,10 +102,10 @@ def apply(project: Project, changes: Changes, *, replacing: bool = False, who: s
     return sum(store.import_labels(labels.items(), name) for name, labels in by.items())
 
 
-def _taken(
-    finder: Finder, labels: Iterable[FoundLabel], predictions: bool, changes: Changes
+def _by_row(
+    finder: RowFinder, labels: Iterable[FoundLabel], predictions: bool, changes: Changes
 ) -> dict[int, list[FoundLabel]]:
-    """The labels by row; those of models only where there is none of a person."""
+    """The labels by row; labels of models only for rows without one of a person."""
     people: dict[int, list[FoundLabel]] = {}
     models: dict[int, list[FoundLabel]] = {}
     for one in labels:
@@ -113,26 +113,26 @@ def _taken(
             continue
         row = finder.find(one)
         if isinstance(row, str):
-            changes.unknown_rows.append(f"{one.place}: {row}")
+            changes.unknown_rows.append(f"{one.location}: {row}")
         else:
             (models if one.predicted else people).setdefault(row, []).append(one)
     return {**{row: [found[-1]] for row, found in models.items()}, **people}
 
 
-def _one_each(taken: dict[int, list[FoundLabel]], changes: Changes) -> dict[int, tuple[str, FoundLabel]]:
-    """One label for each row; a row for which the file has two is not taken."""
+def _unambiguous(by_row: dict[int, list[FoundLabel]], changes: Changes) -> dict[int, tuple[str, FoundLabel]]:
+    """One label for each row. A row with two different labels in the file is left out."""
     found = {}
-    for row, labels in taken.items():
+    for row, labels in by_row.items():
         values = {one.label for one in labels}
         if len(values) == 1:
             found[row] = labels[0].label, labels[0]
         else:
-            said = " and ".join(repr(one) for one in sorted(values)[:3])
-            changes.unusable.append(f"{labels[-1].place}: the file has {said} for row {row}")
+            both = " and ".join(repr(one) for one in sorted(values)[:3])
+            changes.unusable.append(f"{labels[-1].location}: the file has {both} for row {row}")
     return found
 
 
-def _sort_in(changes: Changes, answer: Answer | None, numbers: bool, one: Change) -> None:
+def _add(changes: Changes, answer: Answer | None, numbers: bool, one: Change) -> None:
     if answer is None or answer.kind == "skip":
         changes.new.append(one)
     elif answer.value is not None and _equal(answer.value, one.value, numbers):
@@ -142,7 +142,7 @@ def _sort_in(changes: Changes, answer: Answer | None, numbers: bool, one: Change
 
 
 def _voters(counted: Mapping[str, Event], value: str) -> tuple[str, ...]:
-    """The people whose answer is another."""
+    """The people who gave another answer."""
     return tuple(sorted(who for who, event in counted.items() if event.kind != "skip" and event.value != value))
 
 
@@ -159,11 +159,11 @@ def _is_number(text: str) -> bool:
         return False
 
 
-class Finder:
-    """Rows by id, path and text.
+class RowFinder:
+    """Finds the row of a label by its text, path or id.
 
-    The text decides where there is one, then the path, then the id: numbers alone would point at other rows in a
-    project that was made of a changed file. An id with a path or text that is not that row's is not taken.
+    The text decides if there is one, then the path, then the id: in a project made from a changed file, ids alone could
+    mean other rows. An uncertain match is not used.
     """
 
     def __init__(self, project: Project):
@@ -181,7 +181,7 @@ class Finder:
                 self._by_text.setdefault((text or "").strip(), []).append(row)
 
     def find(self, label: FoundLabel) -> int | str:
-        """The row, or why there is none."""
+        """The row, or the reason why it cannot be found."""
         row = self._id(label.id)
         if label.text is not None and self._kind == "text":
             rows = self._by_text.get(label.text.strip(), [])
@@ -194,10 +194,10 @@ class Finder:
             found = self._path(label.path)
             if found is not None:
                 return found
-            return f"there is no {label.path!r:.80} in the project"
+            return f"the project has no {label.path!r:.80}"
         if label.id is None:
-            return "nothing says which row it is for"
-        return row if row is not None else f"there is no row {label.id!r:.40}"
+            return "the label has no id, path or text"
+        return row if row is not None else f"the project has no row {label.id!r:.40}"
 
     def _id(self, text: str | None) -> int | None:
         try:
@@ -207,7 +207,7 @@ class Finder:
         return row if row in self._refs else None
 
     def _path(self, text: str) -> int | None:
-        """A path as it stands, below the folder of the data, or at the end of an address."""
+        """The row of a path: relative, inside the folder of the data, or at the end of an address."""
         for one in (text, text.replace("\\", "/"), os.path.normpath(text).replace("\\", "/")):
             if one in self._by_ref:
                 return self._by_ref[one]
@@ -218,6 +218,6 @@ class Finder:
             if inside in self._by_ref:
                 return self._by_ref[inside]
         parts = urlsplit(text)
-        told = parse_qs(parts.query).get("d", [unquote(parts.path)])[0].split("/")
-        ends = ("/".join(told[start:]) for start in range(1, len(told)))
+        names = parse_qs(parts.query).get("d", [unquote(parts.path)])[0].split("/")
+        ends = ("/".join(names[start:]) for start in range(1, len(names)))
         return next((self._by_ref[end] for end in ends if end in self._by_ref), None)

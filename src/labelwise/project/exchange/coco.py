@@ -1,4 +1,4 @@
-"""COCO-style JSON for classification: images, categories numbered from 1, and annotations that have no box."""
+"""COCO-style JSON for classification: images, categories numbered from 1, and annotations without boxes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,34 @@ from labelwise.project.project import Project
 
 
 def coco(project: Project, found: Entries) -> dict[str, Any]:
-    """The entries in that form. Image ids are our rows; a row without a label is an image without an annotation."""
+    """The entries as COCO JSON. Image ids are row ids; a row without a label is an image without an annotation."""
     if project.settings.task == "regress":
-        raise ArgumentError("coco is for classes; the labels of this project are numbers. Use csv or parquet")
+        raise ArgumentError(
+            "the coco format is for classes, and the labels of this project are numbers. Use csv or parquet"
+        )
     data = images_of(project)
-    place = {row: at for at, row in enumerate(data.ids.tolist())}
-    number = {name: at + 1 for at, name in enumerate(found.classes)}
+    position = {row: i for i, row in enumerate(data.ids.tolist())}
+    number = {name: i for i, name in enumerate(found.classes, 1)}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, int]] = []
     for entry in found.rows:
-        images.append({"id": entry.row, "file_name": entry.ref, **_size(data, place[entry.row]), "slice": entry.slice})
+        images.append(
+            {"id": entry.row, "file_name": entry.ref, **_size(data, position[entry.row]), "slice": entry.slice}
+        )
         if entry.value is not None:
-            told = {"id": len(annotations) + 1, "image_id": entry.row, "category_id": number[entry.value]}
-            annotations.append(told)
+            one = {"id": len(annotations) + 1, "image_id": entry.row, "category_id": number[entry.value]}
+            annotations.append(one)
     return {
         "info": {"description": project.settings.name, "version": "1.0"},
         "licenses": [],
         "images": images,
         "annotations": annotations,
-        "categories": [{"id": at, "name": name, "supercategory": ""} for name, at in number.items()],
+        "categories": [{"id": i, "name": name, "supercategory": ""} for name, i in number.items()],
     }
 
 
 def _size(data: Images, position: int) -> dict[str, int]:
-    """Width and height as the file's first bytes have them; nothing for one that cannot be read."""
+    """Width and height from the file header; empty if the image cannot be read."""
     from PIL import Image
 
     try:

@@ -25,13 +25,13 @@ FORMATS: tuple[Format, ...] = ("csv", "parquet", "folders", "label-studio", "coc
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: rows, rows with an answer that were left out, and what could not be written."""
+    """The result of an export: rows written, answered rows omitted, and rows that could not be written."""
 
     to: Path
     format: Format
     rows: int
-    left_test: int
-    left_unsure: int
+    omitted_test: int
+    omitted_unsure: int
     faults: tuple[str, ...]
 
 
@@ -45,24 +45,28 @@ def export(
     link: bool = False,
     image_url: str | None = None,
 ) -> Exported:
-    """Write the labels to a file, or images to a folder, whole or not at all.
+    """Write the labels to a file, or the images to a folder, completely or not at all.
 
     Args:
-        project: whose labels.
-        to: the file, or the folder of `folders`. One that is there is kept unless `force`.
-        format: one of FORMATS; by the name of `to` if None.
-        include: besides labelled rows outside the test slice: "test" rows, "unsure" ones, or "all" rows.
-        force: whether to replace what is there; of a folder only one that an export made.
-        link: links to the images in place of copies.
-        image_url: what Label Studio finds the images under, put before each path.
+        project: the project.
+        to: the file, or the folder for format "folders".
+        format: one of FORMATS; by the ending of `to` if None.
+        include: rows to add to the labelled rows outside the test slice: "test", "unsure" or "all".
+        force: replace an existing file, or a folder that an export made.
+        link: make links to the images instead of copies.
+        image_url: the prefix under which Label Studio finds the images.
+
+    Raises:
+        ArgumentError: the options do not fit the project or each other.
+        StoreError: `to` exists and `force` is False.
     """
     target = Path(to)
     chosen = _format(format, target)
     wanted = _include(include)
     if link and chosen != "folders":
-        raise ArgumentError("--link is for --format folders")
+        raise ArgumentError("--link works only with --format folders")
     if image_url is not None and (chosen != "label-studio" or project.settings.kind != "image"):
-        raise ArgumentError("--image-url is for --format label-studio and a project of images")
+        raise ArgumentError("--image-url works only with --format label-studio and a project of images")
     if chosen != "folders":
         _check_file(project, target, force)
     found = entries(project, wanted)
@@ -71,7 +75,9 @@ def export(
         faults = write_folders(project, found, target, force, link)
     else:
         write_bytes(target, _content(project, found, chosen, image_url))
-    return Exported(target, chosen, len(found.rows) - len(faults), found.left_test, found.left_unsure, tuple(faults))
+    return Exported(
+        target, chosen, len(found.rows) - len(faults), found.omitted_test, found.omitted_unsure, tuple(faults)
+    )
 
 
 def image_address(prefix: str, ref: str) -> str:
@@ -104,28 +110,30 @@ def _format(name: str | None, to: Path) -> Format:
         guess: dict[str, Format] = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
         if ending in guess:
             return guess[ending]
-        raise ArgumentError(f"--to {to}: which format? Say --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        raise ArgumentError(
+            f"--to {to}: the format is not clear from the name. Use --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        )
     for one in FORMATS:
         if one == name:
             return one
-    raise ArgumentError(f"--format is one of {', '.join(FORMATS)}, not {name!r}")
+    raise ArgumentError(f"--format must be one of {', '.join(FORMATS)}; found {name!r}")
 
 
 def _include(names: Collection[str]) -> tuple[Include, ...]:
     for name in names:
         if name not in INCLUDE:
-            raise ArgumentError(f"--include is one of {', '.join(INCLUDE)}, not {name!r}")
+            raise ArgumentError(f"--include must be one of {', '.join(INCLUDE)}; found {name!r}")
     return tuple(name for name in INCLUDE if name in names)
 
 
 def _check_file(project: Project, to: Path, force: bool) -> None:
-    """Refuse to write over what is there, and over the data or a file of the project at all."""
+    """Refuse to overwrite the data or the project, and any other file without `force`."""
     where = os.path.realpath(to)
     if where == os.path.realpath(project.settings.path(project.folder)):
-        raise ArgumentError(f"--to {to}: that is the data of the project; name another file")
+        raise ArgumentError(f"--to {to}: this is the data of the project. Choose another file")
     if where.startswith(os.path.realpath(project.folder) + os.sep):
-        raise ArgumentError(f"--to {to}: the files in {project.folder} are the project's own; name one elsewhere")
+        raise ArgumentError(f"--to {to}: the files in {project.folder} belong to the project. Choose another folder")
     if to.is_dir():
-        raise StoreError(f"{to} is a folder; a file is written: name one with --to")
+        raise StoreError(f"{to} is a folder. Name a file with --to")
     if os.path.lexists(to) and not force:
-        raise StoreError(f"{to} is there; name another file with --to, or pass --force to replace it")
+        raise StoreError(f"{to} already exists. Choose another file with --to, or replace it with --force")

@@ -1,6 +1,6 @@
-"""Images in a folder for each class: copies, or links to the originals, and a list of what was put where.
+"""Images in one folder per class: copies or links, and a list of them.
 
-The new folder is made beside its place under another name and put there when it is whole.
+The folder is built under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.io.files import write_text
 from labelwise.project.data.source import Images, open_data
 from labelwise.project.exchange.entries import Entries, Entry
-from labelwise.project.exchange.tables import guarded, restored
+from labelwise.project.exchange.tables import escape_formula, unescape_formula
 from labelwise.project.project import Project
 
 LIST = "labels.csv"
@@ -29,10 +29,10 @@ _ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM":
 
 
 def write_folders(project: Project, found: Entries, to: Path, force: bool, link: bool) -> list[str]:
-    """Write the images; what could not be copied, and why."""
+    """Write the images to folders. Returns what could not be copied, with the reasons."""
     data = images_of(project)
     if link and data.root is None:
-        raise ArgumentError("--link: the images are inside one file, there is nothing to link to; leave --link out")
+        raise ArgumentError("--link: the images are inside one file, so there is nothing to link to. Leave --link out")
     _check_place(project, to, force)
     made = to.with_name(f".{to.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +47,9 @@ def write_folders(project: Project, found: Entries, to: Path, force: bool, link:
 
 
 def images_of(project: Project) -> Images:
-    """The images of a project as they are on disk."""
+    """The images of a project. ArgumentError for a project of texts or a table."""
     if project.settings.kind != "image":
-        raise ArgumentError(f"only images can be written so; this project is of {project.settings.kind}s. Use csv")
+        raise ArgumentError(f"this format is for images, and this is a project of {project.settings.kind}s. Use csv")
     items = project.store.items()
     known = np.array([item.row for item in items], np.int64), [item.ref for item in items]
     data = open_data(project.settings, project.folder, known)
@@ -58,8 +58,8 @@ def images_of(project: Project) -> Images:
 
 
 def _fill(made: Path, data: Images, found: Entries, link: bool) -> list[str]:
-    place = {row: at for at, row in enumerate(data.ids.tolist())}
-    folders, inside, of = Names(), {}, {}
+    position = {row: i for i, row in enumerate(data.ids.tolist())}
+    folder_names, folder_of, file_names = UniqueNames(), {}, {}
     table = io.StringIO(newline="")
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["id", "path", "label", "slice", "file"])
@@ -67,24 +67,25 @@ def _fill(made: Path, data: Images, found: Entries, link: bool) -> list[str]:
     for entry in found.rows:
         title = entry.value if entry.value is not None else f"_{entry.kind}"
         key = (entry.value is None, title)
-        if key not in of:
-            of[key] = folders.give(title)
-            inside[key] = Names()
-            (made / of[key]).mkdir()
+        if key not in folder_of:
+            folder_of[key] = folder_names.unique(title)
+            file_names[key] = UniqueNames()
+            (made / folder_of[key]).mkdir()
         try:
-            name = inside[key].give(*_named(entry, data, place[entry.row]), tell=str(entry.row))
-            _put(made / of[key] / name, data, place[entry.row], link)
+            stem, ending = _file_name(entry, data, position[entry.row])
+            name = file_names[key].unique(stem, ending, suffix=str(entry.row))
+            _copy(made / folder_of[key] / name, data, position[entry.row], link)
         except (OSError, SourceError) as error:
             faults.append(f"{entry.ref}: {error}")
             continue
-        cells = [str(entry.row), entry.ref, entry.value or "", entry.slice, f"{of[key]}/{name}"]
-        writer.writerow([guarded(cell) for cell in cells])
+        cells = [str(entry.row), entry.ref, entry.value or "", entry.slice, f"{folder_of[key]}/{name}"]
+        writer.writerow([escape_formula(cell) for cell in cells])
     write_text(made / LIST, table.getvalue())
     return faults
 
 
-def _named(entry: Entry, data: Images, position: int) -> tuple[str, str]:
-    """Stem and ending for the file of an image."""
+def _file_name(entry: Entry, data: Images, position: int) -> tuple[str, str]:
+    """Stem and ending of the file of an image."""
     if data.root is not None:
         path = PurePosixPath(entry.ref.replace("\\", "/"))
         return path.stem, path.suffix.lower() if path.suffix[1:].isalnum() else ""
@@ -92,7 +93,7 @@ def _named(entry: Entry, data: Images, position: int) -> tuple[str, str]:
     return f"row-{entry.row}", next((end for start, end in _ENDINGS.items() if encoded.startswith(start)), ".img")
 
 
-def _put(path: Path, data: Images, position: int, link: bool) -> None:
+def _copy(path: Path, data: Images, position: int, link: bool) -> None:
     source = data.at(position)
     if isinstance(source, bytes):
         path.write_bytes(source)
@@ -103,42 +104,42 @@ def _put(path: Path, data: Images, position: int, link: bool) -> None:
 
 
 def _check_place(project: Project, to: Path, force: bool) -> None:
-    """Refuse a place where files of the user would be lost or mixed with ours."""
+    """Refuse a folder where files of the user would be lost, or mixed with those of the export."""
     where = os.path.realpath(to)
-    for name, own in (("the data", project.settings.path(project.folder)), ("the project", project.folder)):
-        there = os.path.realpath(own)
-        if (where + os.sep).startswith(there + os.sep) or (there + os.sep).startswith(where + os.sep):
-            raise ArgumentError(f"--to {to}: that is in or around {name}, {own}; name a folder apart from it")
+    for name, path in (("the data", project.settings.path(project.folder)), ("the project", project.folder)):
+        other = os.path.realpath(path)
+        if (where + os.sep).startswith(other + os.sep) or (other + os.sep).startswith(where + os.sep):
+            raise ArgumentError(f"--to {to} is inside or around {name}, {path}. Choose another folder")
     if not os.path.lexists(to):
         return
     if to.is_symlink() or not to.is_dir():
-        raise StoreError(f"{to} is there and no folder; name another with --to")
+        raise StoreError(f"{to} exists and is not a folder. Choose another with --to")
     if not any(to.iterdir()):
         return
     if not force:
-        raise StoreError(f"{to} is there and not empty; name another folder with --to, or pass --force to replace it")
-    strange = _strange(to)
-    if strange is not None:
-        raise StoreError(f"{to} holds {strange}, which no export put there; --force replaces only what an export wrote")
+        raise StoreError(f"{to} is not empty. Choose another folder with --to, or replace it with --force")
+    foreign = _foreign_file(to)
+    if foreign is not None:
+        raise StoreError(f"{to} has {foreign}, which no export wrote; --force replaces only folders of an export")
 
 
-def _strange(to: Path) -> str | None:
-    """The first file of a folder that is not in its list of labels."""
+def _foreign_file(to: Path) -> str | None:
+    """The first file of a folder that is not in its list of labels; None if there is none."""
     try:
         lines = list(csv.DictReader((to / LIST).read_text(encoding="utf-8").splitlines()))
-        ours = {restored(line["file"]) for line in lines} | {LIST}
+        exported = {unescape_formula(line["file"]) for line in lines} | {LIST}
     except (OSError, KeyError, UnicodeDecodeError, csv.Error):
         return f"no {LIST}"
     for folder, _, files in os.walk(to):
         for name in files:
             path = (Path(folder) / name).relative_to(to).as_posix()
-            if path not in ours:
+            if path not in exported:
                 return path
     return None
 
 
 def _swap(made: Path, to: Path) -> None:
-    """Put the new folder in the place of the old one, which is removed last."""
+    """Put the new folder in place of the old one, which is removed last."""
     if not to.exists():
         made.rename(to)
         return
@@ -150,34 +151,34 @@ def _swap(made: Path, to: Path) -> None:
 
 _UNSAFE = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
-_LONGEST = 120  # bytes of a stem; file systems take 255 for a name
+_MAX_STEM = 120  # bytes; file systems allow 255 for a name
 
 
 def safe_name(text: str) -> str:
-    """A name for one folder or file: no separators, no signs other systems refuse, never hidden, empty or too long.
+    """A name for a file on every system: no separators or forbidden characters, not hidden, empty or too long.
 
     >>> [safe_name(text) for text in ("cat", "../../etc", "a/b", "", "con", "x. ")]
     ['cat', '_.._etc', 'a_b', '_', 'con_', 'x']
     """
     plain = "".join(c for c in _UNSAFE.sub("_", text) if unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
-    name = plain.encode("utf-8")[:_LONGEST].decode("utf-8", "ignore").strip().rstrip(". ")
+    name = plain.encode("utf-8")[:_MAX_STEM].decode("utf-8", "ignore").strip().rstrip(". ")
     name = name.lstrip(".") if name.strip(".") else ""
     if not name:
         return "_"
     return f"{name}_" if name.split(".")[0].lower() in _DEVICES else name
 
 
-class Names:
-    """Gives each text a name of its own; systems that do not tell case apart are allowed for."""
+class UniqueNames:
+    """Gives each text its own file name, also on systems that ignore case."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def give(self, stem: str, ending: str = "", tell: str = "") -> str:
-        """A safe name for `stem` that nobody has; `tell` is what tells it from another of that name."""
+    def unique(self, stem: str, ending: str = "", suffix: str = "") -> str:
+        """A safe name for `stem` that is not taken; `suffix` is tried first to tell it from another."""
         safe = safe_name(stem)
-        endless = (f"{safe}-{number}" for number in count(2))
-        for name in chain([safe], [f"{safe}-{tell}"] if tell else [], endless):
+        numbered = (f"{safe}-{number}" for number in count(2))
+        for name in chain([safe], [f"{safe}-{suffix}"] if suffix else [], numbered):
             known = unicodedata.normalize("NFC", name + ending).casefold()
             if known not in self._taken:
                 break

@@ -1,4 +1,4 @@
-"""Labels as a file has them, before anybody asks which rows of the project they are for."""
+"""Read labels from a CSV or Label Studio file, without matching them to the rows of a project yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelwise.errors import SourceError
-from labelwise.project.exchange.tables import restored
+from labelwise.project.exchange.tables import unescape_formula
 from labelwise.project.settings import Kind
 
 IDS = ("al_id", "id")
@@ -21,9 +21,9 @@ LABELS = ("label", "class", "choice", "category", "target")
 
 @dataclass(frozen=True)
 class FoundLabel:
-    """A label in a file. `place` says where it stands; id, path and text are the keys that were there."""
+    """A label in a file. `location` is its line or task; id, path and text are the keys it has."""
 
-    place: str
+    location: str
     label: str
     id: str | None = None
     path: str | None = None
@@ -35,26 +35,34 @@ class FoundLabel:
 
 @dataclass(frozen=True)
 class FoundFile:
-    """What a file holds: labels, and how many of its entries have none."""
+    """The labels of a file, and how many of its entries have none."""
 
     kind: Literal["csv", "label-studio"]
     labels: list[FoundLabel]
-    without: int
+    unlabelled: int
 
 
 def read_labels(
     path: Path, *, label: str | None = None, key: str | None = None, kind: Kind = "table", text: str = "text"
 ) -> FoundFile:
-    """The labels of a CSV, or of a JSON file as Label Studio exports it.
+    """Read a CSV, or a JSON file that Label Studio exported.
 
-    `label` and `key` name the columns; `kind` is what the project is of, `text` what it calls its column of texts.
+    Args:
+        path: the file.
+        label: the column with the labels; by default the first known name.
+        key: the column that says which row a label is for; by default id, path and text.
+        kind: the kind of rows of the project.
+        text: the name of the project's column of texts.
+
+    Raises:
+        SourceError: the file cannot be read, or a column is missing.
     """
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise SourceError(f"{path}: there is no such file; name a .csv or a .json file with labels") from None
+        raise SourceError(f"{path} does not exist. Name a .csv or .json file with labels") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} cannot be read ({error}); labels are read from CSV or JSON in UTF-8") from error
+        raise SourceError(f"{path} cannot be read ({error}). Expected CSV or JSON in UTF-8") from error
     if path.suffix.lower() == ".json" or content.lstrip()[:1] in ("[", "{"):
         return _from_json(path, content)
     return _from_csv(path, content, label, key, kind, text)
@@ -67,42 +75,44 @@ def _from_csv(path: Path, content: str, label: str | None, key: str | None, kind
     delimiter = "\t" if ".tsv" in path.name.lower() else ","
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
     labels: list[FoundLabel] = []
-    without = 0
+    unlabelled = 0
     try:
-        names = [restored(name) for name in next(reader, [])]
+        names = [unescape_formula(name) for name in next(reader, [])]
         named = _label_column(path, names, label)
         keys = _key_columns(path, [name for name in names if name != named], key, kind, text)
         for fields in reader:
             if not fields:
                 continue
-            place = f"line {reader.line_num}"
+            location = f"line {reader.line_num}"
             if len(fields) != len(names):
-                raise SourceError(f"{path} {place}: {len(fields)} fields, {len(names)} were expected; mend the line")
-            cells = {name: restored(field) for name, field in zip(names, fields)}
+                raise SourceError(
+                    f"{path} {location}: expected {len(names)} fields, found {len(fields)}. Correct the line"
+                )
+            cells = {name: unescape_formula(field) for name, field in zip(names, fields)}
             value = cells[named].strip()
             if not value:
-                without += 1
+                unlabelled += 1
                 continue
             given = {kind: cells[name] for kind, name in keys.items() if cells[name].strip()}
-            labels.append(FoundLabel(place, value, given.get("id"), given.get("path"), given.get("text")))
+            labels.append(FoundLabel(location, value, given.get("id"), given.get("path"), given.get("text")))
     except csv.Error as error:
-        raise SourceError(f"{path} line {reader.line_num}: it cannot be read as CSV ({error})") from error
-    return FoundFile("csv", labels, without)
+        raise SourceError(f"{path} line {reader.line_num} is not valid CSV ({error})") from error
+    return FoundFile("csv", labels, unlabelled)
 
 
 def _label_column(path: Path, names: list[str], label: str | None) -> str:
     found = label if label is not None else next((name for name in LABELS if name in names), None)
     if found is None or found not in names:
-        wanted = f"no column {label!r}" if label is not None else f"none of the columns {', '.join(LABELS)}"
-        raise SourceError(f"{path}: there is {wanted}; its columns are {', '.join(names)}. Name one with --label")
+        missing = f"no column {label!r}" if label is not None else f"none of the columns {', '.join(LABELS)}"
+        raise SourceError(f"{path} has {missing}; its columns are {', '.join(names)}. Name one with --label")
     return found
 
 
 def _key_columns(path: Path, names: list[str], key: str | None, kind: Kind, text: str) -> dict[str, str]:
-    """Which columns say which row is meant: id, path, text, as far as they are there."""
+    """The columns that say which row a label is for: id, path and text, if the file has them."""
     if key is not None:
         if key not in names:
-            raise SourceError(f"{path}: there is no column {key!r} for --key; its columns are {', '.join(names)}")
+            raise SourceError(f"{path} has no column {key!r} for --key; its columns are {', '.join(names)}")
         usual = {"image": "path", "text": "text", "table": "id"}[kind]
         return {"id" if key in IDS else "path" if key in PATHS else usual: key}
     found: dict[str, str] = {}
@@ -112,8 +122,8 @@ def _key_columns(path: Path, names: list[str], key: str | None, kind: Kind, text
             found[one] = name
     if not found:
         raise SourceError(
-            f"{path}: no column says which row a label is for; id, path or text was expected, found "
-            f"{', '.join(names)}. Name one with --key"
+            f"{path}: no column says which row a label is for. Expected id, path or text; found {', '.join(names)}. "
+            "Name one with --key"
         )
     return found
 
@@ -125,23 +135,23 @@ def _from_json(path: Path, content: str) -> FoundFile:
     try:
         tasks = json.loads(content)
     except ValueError as error:
-        raise SourceError(f"{path} is no JSON that can be read ({error})") from error
+        raise SourceError(f"{path} is not valid JSON ({error})") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise SourceError(f"{path}: a list of tasks was expected, as Label Studio exports it with JSON or JSON_MIN")
+        raise SourceError(f"{path}: expected a list of tasks, as Label Studio exports it with JSON or JSON_MIN")
     labels: list[FoundLabel] = []
-    without = 0
+    unlabelled = 0
     for number, task in enumerate(tasks, 1):
         new = list(labels_of_task(task, f"task {task.get('id', number)}"))
         labels += new
-        without += not any(not one.predicted for one in new)
-    return FoundFile("label-studio", labels, without)
+        unlabelled += not any(not one.predicted for one in new)
+    return FoundFile("label-studio", labels, unlabelled)
 
 
-def labels_of_task(task: Mapping[str, Any], place: str) -> Iterable[FoundLabel]:
-    """The labels of a task: those of people, the latest of each, and those of models."""
+def labels_of_task(task: Mapping[str, Any], location: str) -> Iterable[FoundLabel]:
+    """The labels of a task: the latest of each person, and those of models."""
     data = task.get("data")
     if not isinstance(data, Mapping):  # JSON_MIN: everything in one mapping
-        yield from _flat(task, place)
+        yield from _flat(task, location)
         return
     keys = _keys(data)
     latest: dict[str, FoundLabel] = {}
@@ -149,17 +159,17 @@ def labels_of_task(task: Mapping[str, Any], place: str) -> Iterable[FoundLabel]:
         value = None if one.get("was_cancelled") else value_of(one.get("result"))
         who = str(one.get("al_who") or person(one.get("completed_by")))
         if value is not None:
-            latest[who] = FoundLabel(place, value, *keys, who, seconds_of(one.get("lead_time")))
+            latest[who] = FoundLabel(location, value, *keys, who, seconds_of(one.get("lead_time")))
     yield from latest.values()
     for one in _dicts(task.get("predictions")):
         value = value_of(one.get("result"))
         if value is not None:
             model = str(one.get("model_version") or "unnamed")
-            yield FoundLabel(place, value, *keys, f"model:{model}", None, True)
+            yield FoundLabel(location, value, *keys, f"model:{model}", None, True)
 
 
 def value_of(result: Any) -> str | None:
-    """The one choice or number of a result; None for an empty one. Other kinds and several choices are no label."""
+    """The choice or number of a result; None if it is empty, has several choices, or is of another kind."""
     values = []
     for one in _dicts(result):
         value = one.get("value")
@@ -171,18 +181,18 @@ def value_of(result: Any) -> str | None:
 
 
 def person(completed_by: Any) -> str:
-    """Who an annotation is from: the address where it is there, else the number."""
+    """The person of an annotation: the e-mail address if there is one, otherwise the number."""
     if isinstance(completed_by, Mapping):
         return str(completed_by.get("email") or f"label-studio:{completed_by.get('id', 'unknown')}")
     return f"label-studio:{'unknown' if completed_by is None else completed_by}"
 
 
-def _flat(task: Mapping[str, Any], place: str) -> Iterable[FoundLabel]:
+def _flat(task: Mapping[str, Any], location: str) -> Iterable[FoundLabel]:
     value = next((task[name] for name in LABELS if name in task), None)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         text = f"{value:.10g}" if isinstance(value, float) else str(value)
-        told = {name: value for name, value in task.items() if name != "id"}  # the number of the task, not of a row
-        yield FoundLabel(place, text, *_keys(told), person(task.get("annotator")), seconds_of(task.get("lead_time")))
+        keys = {name: value for name, value in task.items() if name != "id"}  # this id is of the task, not of a row
+        yield FoundLabel(location, text, *_keys(keys), person(task.get("annotator")), seconds_of(task.get("lead_time")))
 
 
 def _keys(data: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
@@ -198,6 +208,6 @@ def _dicts(values: Any) -> list[Mapping[str, Any]]:
 
 
 def seconds_of(value: Any) -> float | None:
-    """A time that can be one."""
+    """A valid time in seconds, or None."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
     return float(value) if good else None

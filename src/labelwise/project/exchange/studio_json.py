@@ -1,6 +1,6 @@
-"""Label Studio's JSON: tasks with annotations and predictions, and the labelling configuration they are for.
+"""Label Studio's JSON: tasks with annotations and predictions, and their labelling configuration.
 
-A task holds our row as `al_id`, so that its answers find their way back.
+A task has the row as `al_id`, by which its annotations are matched when they come back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAGS: dict[Kind, tuple[str, str]] = {"image": ("Image", "image"), "text": ("Tex
 
 @dataclass(frozen=True)
 class Control:
-    """The parts of a labelling configuration that answers refer to: the control, the object, and where its data is."""
+    """The parts of a labelling configuration that annotations refer to: control, object, and field of the data."""
 
     name: str
     object: str
@@ -30,10 +30,10 @@ class Control:
     task: Task
 
     def result(self, value: str) -> list[dict[str, Any]]:
-        """A label as Label Studio writes it."""
+        """A label in the form of Label Studio."""
         kind = "choices" if self.task == "classify" else "number"
-        said: Any = {"choices": [value]} if self.task == "classify" else {"number": float(value)}
-        return [{"from_name": self.name, "to_name": self.object, "type": kind, "value": said}]
+        content: Any = {"choices": [value]} if self.task == "classify" else {"number": float(value)}
+        return [{"from_name": self.name, "to_name": self.object, "type": kind, "value": content}]
 
 
 def control_of(project: Project) -> Control:
@@ -55,7 +55,7 @@ def config(project: Project, classes: Sequence[str]) -> str:
 
 
 def data_of(project: Project, row: int, ref: str, field: str, image: str | None) -> dict[str, Any]:
-    """What a task shows; `image` is the address of the picture."""
+    """The data of a task. `image` is the address of the image; by default its path."""
     if project.settings.kind == "image":
         return {"al_id": row, "al_ref": ref, field: image if image is not None else ref}
     shown = project.view(row)
@@ -63,16 +63,16 @@ def data_of(project: Project, row: int, ref: str, field: str, image: str | None)
 
 
 def annotation(event: Event, control: Control) -> dict[str, Any]:
-    """An answer of a person. A skipped or unsure one is a cancelled annotation, as Label Studio's own are."""
-    said = event.kind in ("label", "import") and event.value is not None
+    """An answer of a person. Skipped and unsure ones become cancelled annotations, as in Label Studio itself."""
+    is_label = event.kind in ("label", "import") and event.value is not None
     at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds")
-    # Label Studio refuses a name it does not know, and takes an annotation without one.
+    # Label Studio refuses an unknown user, and accepts an annotation without one.
     by = {"completed_by": {"email": event.who}} if "@" in event.who else {}
     return {
         **by,
         "al_who": event.who,
-        "result": control.result(str(event.value)) if said else [],
-        "was_cancelled": not said,
+        "result": control.result(str(event.value)) if is_label else [],
+        "was_cancelled": not is_label,
         "lead_time": event.seconds,
         "created_at": at,
         "updated_at": at,
@@ -81,7 +81,7 @@ def annotation(event: Event, control: Control) -> dict[str, Any]:
 
 
 def prediction(why: Mapping[str, Any], model: str, control: Control) -> dict[str, Any] | None:
-    """What the model thought of a pick when it was chosen; None where there was no model."""
+    """The prediction of the model when the row was picked; None if there was no model."""
     if control.task == "classify":
         probs = {str(name): float(share) for name, share in (why.get("probs") or {}).items()}
         if not probs:
@@ -95,7 +95,7 @@ def prediction(why: Mapping[str, Any], model: str, control: Control) -> dict[str
 
 
 def task(project: Project, entry: Entry, why: Mapping[str, Any], image: str | None) -> dict[str, Any]:
-    """An entry as a task with everything known about it."""
+    """An entry as a task with its annotations and the prediction."""
     control = control_of(project)
     found = prediction(why, entry.model, control)
     return {

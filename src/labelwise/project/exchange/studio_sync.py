@@ -1,7 +1,7 @@
 """Push the picks of a round to Label Studio as tasks, and pull the finished annotations back as events.
 
-Both can be repeated at any time: a row that has a task gets no other, and an annotation that was taken in is not taken
-again.
+Both can be repeated at any time: a row gets one task only, and an annotation is imported once. `label-studio.json` in
+the project folder says which project of Label Studio the tasks are in; it never holds a token.
 """
 
 from __future__ import annotations
@@ -28,27 +28,34 @@ SIZE = 1024  # pixels of an image inside a task
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """What a push did: tasks made now, rows that had one, rows that need none, and what could not be shown."""
+class PushResult:
+    """What a push did.
+
+    `created`: new tasks. `existing`: rows that had a task. `answered`: rows that need none. `faults`: rows that could
+    not be read.
+    """
 
     project: int
     url: str
     round: int
-    made: int
-    there: int
+    created: int
+    existing: int
     answered: int
     faults: tuple[str, ...]
 
 
 @dataclass
-class Pulled:
-    """What a pull did; `old` were taken in before, `strange` are tasks that are not of this project."""
+class PullResult:
+    """What a pull did.
+
+    `known`: annotations imported before. `open`: tasks without an annotation. `foreign`: tasks of other projects.
+    """
 
     labels: int = 0
     skips: int = 0
-    old: int = 0
+    known: int = 0
     open: int = 0
-    strange: int = 0
+    foreign: int = 0
     people: set[str] = field(default_factory=set)
     unknown_classes: dict[str, int] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
@@ -61,29 +68,32 @@ def push(
     round: int | None = None,
     project_id: int | None = None,
     image_url: str | None = None,
-) -> Pushed:
-    """Make a task of each pick of a round, the last by default, that still needs an answer and has no task.
+) -> PushResult:
+    """Make a task for each pick of a round that needs an answer and has no task yet.
 
-    Images go inside the tasks, or are found by Label Studio below `image_url`.
+    Args:
+        ours: the project.
+        client: the connection to Label Studio.
+        round: number of the round; the last one if None.
+        project_id: the project of Label Studio; the one of the last push, or a new one, if None.
+        image_url: the prefix under which Label Studio finds the images; without it they are put into the tasks.
     """
     store = ours.store
     rounds = {one.number: one for one in store.rounds()}
     if not rounds:
-        raise StoreError(
-            "nothing was picked yet; open the project with `labelwise resume`, which makes the first round"
-        )
+        raise StoreError("there is no round yet. Open the project with `labelwise resume`, which makes the first one")
     number = max(rounds) if round is None else round
     if number not in rounds:
-        raise ArgumentError(f"--round {number}: there are rounds {min(rounds)} to {max(rounds)}")
+        raise ArgumentError(f"--round {number} does not exist; there are rounds {min(rounds)} to {max(rounds)}")
     if image_url is not None and ours.settings.kind != "image":
-        raise ArgumentError("--image-url is for projects of images")
-    place = settle(ours, client, project_id)
-    assert place.project is not None
-    control = control_in(client.get(f"/api/projects/{place.project}/"), ours, classes_of(ours))
-    there = {_row(task, place.key) for task in client.tasks(place.project)}
+        raise ArgumentError("--image-url works only with a project of images")
+    link = find_or_create_project(ours, client, project_id)
+    assert link.project is not None
+    control = control_in(client.get(f"/api/projects/{link.project}/"), ours, classes_of(ours))
+    existing = {_row(task, link.key) for task in client.tasks(link.project)}
     picks = store.picks(number)
     closed = _closed(ours)
-    wanted = [one for one in picks if one.row not in there and one.row not in closed]
+    wanted = [one for one in picks if one.row not in existing and one.row not in closed]
     refs = {item.row: item.ref for item in store.items([one.row for one in wanted])} if wanted else {}
     tasks, faults = [], []
     for one in wanted:
@@ -93,41 +103,48 @@ def push(
             faults.append(str(error))
             continue
         guess = prediction(one.why, rounds[number].model, control)
-        told = {**data, "al_key": place.key, "al_round": number, "al_why": str(one.why.get("words", ""))}
-        tasks.append({"data": told, "predictions": [] if guess is None else [guess]})
+        data |= {"al_key": link.key, "al_round": number, "al_why": str(one.why.get("words", ""))}
+        tasks.append({"data": data, "predictions": [] if guess is None else [guess]})
     for start in range(0, len(tasks), BATCH):
-        client.post(f"/api/projects/{place.project}/import", tasks[start : start + BATCH])
-    had = sum(one.row in there for one in picks)
-    done = sum(one.row in closed and one.row not in there for one in picks)
-    return Pushed(place.project, client.url, number, len(tasks), had, done, tuple(faults))
+        client.post(f"/api/projects/{link.project}/import", tasks[start : start + BATCH])
+    had_task = sum(one.row in existing for one in picks)
+    answered = sum(one.row in closed and one.row not in existing for one in picks)
+    return PushResult(link.project, client.url, number, len(tasks), had_task, answered, tuple(faults))
 
 
-def pull(ours: Project, client: Client, *, project_id: int | None = None, add_classes: bool = False) -> Pulled:
-    """Take in what people have answered: labels and skips, each in the name of its person, with the time it took."""
-    place = read_place(ours.folder)
-    if place is None:
-        raise StoreError("nothing was pushed from this project, so there is nothing to pull; push first")
-    if place.url != client.url or (project_id is not None and project_id != place.project):
+def pull(ours: Project, client: Client, *, project_id: int | None = None, add_classes: bool = False) -> PullResult:
+    """Import the labels and skips people gave in Label Studio, each in the name of its person, with the time taken.
+
+    Args:
+        ours: the project.
+        client: the connection to Label Studio.
+        project_id: the project of Label Studio; must be the one of the last push.
+        add_classes: add classes that the project does not have.
+    """
+    link = read_link(ours.folder)
+    if link is None:
+        raise StoreError("this project has not been pushed to Label Studio, so there is nothing to pull. Push first")
+    if link.url != client.url or (project_id is not None and project_id != link.project):
         raise StoreError(
-            f"this project was pushed to {place.url}, project {place.project}; pull from there, or push here first"
+            f"this project was pushed to {link.url}, project {link.project}. Pull from there, or push here first"
         )
-    if place.project is None:
-        raise StoreError("the last push was broken off before its project was made; push again")
-    taker = _Taker(ours, control_in(client.get(f"/api/projects/{place.project}/"), ours, ()), client.people())
-    for task in client.tasks(place.project):
-        row = _row(task, place.key)
+    if link.project is None:
+        raise StoreError("the last push was interrupted before its project was created. Push again")
+    importer = _Importer(ours, control_in(client.get(f"/api/projects/{link.project}/"), ours, ()), client.people())
+    for task in client.tasks(link.project):
+        row = _row(task, link.key)
         if row is None:
-            taker.found.strange += 1
+            importer.result.foreign += 1
         else:
-            taker.take(task, row, add_classes)
-    return taker.found
+            importer.add(task, row, add_classes)
+    return importer.result
 
 
-class _Taker:
-    """Takes in one task after the other."""
+class _Importer:
+    """Imports the annotations of one task after the other."""
 
     def __init__(self, ours: Project, control: Control, people: dict[int, str]):
-        self.found = Pulled()
+        self.result = PullResult()
         self._ours, self._control, self._people = ours, control, people
         events = ours.store.events()
         self._tokens = {event.token for event in events}
@@ -135,20 +152,20 @@ class _Taker:
         self._classes = ours.store.classes()
         self._items = {item.row for item in ours.store.items()}
 
-    def take(self, task: dict[str, Any], row: int, add_classes: bool) -> None:
-        """Take in the annotations of a task, the latest of each person."""
+    def add(self, task: dict[str, Any], row: int, add_classes: bool) -> None:
+        """Import the annotations of a task, the latest of each person."""
         if row not in self._items:
-            self.found.strange += 1
+            self.result.foreign += 1
             return
         latest: dict[str, dict[str, Any]] = {}
         for one in sorted(task.get("annotations") or [], key=lambda one: str(one.get("updated_at") or "")):
             latest[_who(one, self._people)] = one
-        self.found.open += not latest
+        self.result.open += not latest
         for who, one in latest.items():
-            mine = [part for part in one.get("result") or [] if part.get("from_name") == self._control.name]
-            value = None if one.get("was_cancelled") else value_of(mine)
+            parts = [part for part in one.get("result") or [] if part.get("from_name") == self._control.name]
+            value = None if one.get("was_cancelled") else value_of(parts)
             if value is None and not one.get("was_cancelled"):
-                self.found.unusable.append(f"task {task['id']} by {who}: it does not hold one label")
+                self.result.unusable.append(f"task {task['id']} by {who}: it does not have exactly one label")
             elif value is None or self._usable(value, who, task["id"], add_classes):
                 token = f"label-studio/{task['data']['al_key']}/{one['id']}/{one.get('updated_at')}"
                 self._write(who, row, value, token, one.get("lead_time"))
@@ -157,20 +174,20 @@ class _Taker:
         now = self._ballots.get(row, {}).get(who)
         same = now is not None and now.value == value and (now.kind == "skip") == (value is None)
         if token in self._tokens or same:
-            self.found.old += 1
+            self.result.known += 1
             return
         seconds = seconds_of(lead_time)
         self._ours.store.change(who, row, "skip" if value is None else "label", value, token, seconds=seconds)
-        self.found.people.add(who)
-        self.found.labels += value is not None
-        self.found.skips += value is None
+        self.result.people.add(who)
+        self.result.labels += value is not None
+        self.result.skips += value is None
 
     def _usable(self, value: str, who: str, task: int, add_classes: bool) -> bool:
-        """Whether the project takes this label; a class it does not have is added where that is wanted."""
+        """Whether the project accepts this label. A missing class is added if `add_classes` is set."""
         if self._ours.settings.task == "regress" or value in self._classes:
             return True
         if not add_classes and self._classes:
-            self.found.unknown_classes[value] = self.found.unknown_classes.get(value, 0) + 1
+            self.result.unknown_classes[value] = self.result.unknown_classes.get(value, 0) + 1
             return False
         self._ours.store.add_class(value, who)
         self._classes.append(value)
@@ -178,13 +195,13 @@ class _Taker:
 
 
 def _closed(ours: Project) -> set[int]:
-    """Rows that as many people have answered as are wanted; a skip is no answer."""
+    """Rows with as many answers as the project needs; a skip is not an answer."""
     counted = ballots(ours.store.events()).items()
     return {row for row, by in counted if sum(one.kind != "skip" for one in by.values()) >= ours.store.people}
 
 
 def _row(task: dict[str, Any], key: str) -> int | None:
-    """Our row of a task; None for a task that is not of this project."""
+    """The row of a task; None for a task of another project."""
     data = task.get("data") or {}
     row = data.get("al_id")
     return row if data.get("al_key") == key and isinstance(row, int) else None
@@ -196,7 +213,7 @@ def _who(annotation: dict[str, Any], people: dict[int, str]) -> str:
 
 
 def _image(ours: Project, row: int, ref: str, image_url: str | None) -> str | None:
-    """The address of an image; without one of Label Studio's own, the image itself."""
+    """The address of an image for Label Studio, or the image itself as a data URL."""
     if ours.settings.kind != "image":
         return None
     if image_url is not None:
@@ -210,49 +227,47 @@ FILE = "label-studio.json"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the tasks are. `key` tells tasks of this project from those of others; it is in every task."""
+class StudioLink:
+    """The project of Label Studio that has the tasks. `key` is in every task and identifies those of this project."""
 
     url: str
     key: str
     project: int | None = None
 
 
-def read_place(folder: Path) -> Place | None:
-    """What was written last; None before the first push."""
+def read_link(folder: Path) -> StudioLink | None:
+    """The link of the last push; None before the first one."""
     path = folder / FILE
     try:
-        return Place(**json.loads(path.read_text(encoding="utf-8")))
+        return StudioLink(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{path} cannot be read ({error}); remove it to push to a new project") from error
+        raise StoreError(f"{path} cannot be read ({error}). Remove it to push to a new project") from error
 
 
-def settle(ours: Project, client: Client, number: int | None) -> Place:
-    """The project to push to: the one named, the one of last time, or a new one.
+def find_or_create_project(ours: Project, client: Client, number: int | None) -> StudioLink:
+    """The project of Label Studio to push to: the given one, the one of the last push, or a new one.
 
-    The key is written before the project is made, and the project carries it: broken off in between, the next push
-    finds the project that is there.
+    The key is written before the project is created, and is part of it. So if a push is interrupted in between, the
+    next one finds the project.
     """
-    known = read_place(ours.folder)
+    known = read_link(ours.folder)
     if known is not None and known.url != client.url and number is None:
-        raise StoreError(
-            f"this project is pushed to {known.url}, not to {client.url}; to move, name a project there by --project-id"
-        )
-    place = known or Place(client.url, secrets.token_hex(8))
-    if number is not None and (place.url, place.project) != (client.url, number):
-        client.get(f"/api/projects/{number}/")  # it has to be there
-        place = replace(place, url=client.url, project=number)
-    _write(ours.folder, place)
-    if place.project is None:
-        place = replace(place, project=_found(client, place.key) or _made(ours, client, place.key))
-        _write(ours.folder, place)
-    return place
+        raise StoreError(f"this project is linked to {known.url}, not to {client.url}. To move it, pass --project-id")
+    link = known or StudioLink(client.url, secrets.token_hex(8))
+    if number is not None and (link.url, link.project) != (client.url, number):
+        client.get(f"/api/projects/{number}/")  # fails if there is none
+        link = replace(link, url=client.url, project=number)
+    _write(ours.folder, link)
+    if link.project is None:
+        link = replace(link, project=_find(client, link.key) or _create(ours, client, link.key))
+        _write(ours.folder, link)
+    return link
 
 
 def control_in(theirs: dict[str, Any], ours: Project, classes: Sequence[str]) -> Control:
-    """The control of a labelling configuration that takes our labels; LabelError where none does."""
+    """The control of a labelling configuration that accepts the labels of the project. LabelError if there is none."""
     wanted = "Choices" if ours.settings.task == "classify" else "Number"
     title = f"project {theirs.get('id')} ({theirs.get('title')})"
     for name, one in (theirs.get("parsed_label_config") or {}).items():
@@ -261,21 +276,23 @@ def control_in(theirs: dict[str, Any], ours: Project, classes: Sequence[str]) ->
         missing = [label for label in classes if label not in (one.get("labels") or [])]
         if missing:
             raise LabelError(
-                f"{title} has no choice {', '.join(map(repr, missing[:5]))}; add it to its labelling configuration, or "
-                "let a new project be made"
+                f"{title} has no choice {', '.join(map(repr, missing[:5]))}. Add it to the labelling configuration, or "
+                "push to a new project"
             )
         return Control(name, one["to_name"][0], one["inputs"][0]["value"], ours.settings.task)
-    raise LabelError(f"{title} has no <{wanted}> in its labelling configuration, for our labels; is it the right one?")
+    raise LabelError(f"{title} has no <{wanted}> in its labelling configuration for these labels. Check --project-id")
 
 
-def _found(client: Client, key: str) -> int | None:
+def _find(client: Client, key: str) -> int | None:
     return next((int(one["id"]) for one in client.projects() if key in str(one.get("description") or "")), None)
 
 
-def _made(ours: Project, client: Client, key: str) -> int:
+def _create(ours: Project, client: Client, key: str) -> int:
     classes = classes_of(ours)
     if ours.settings.task == "classify" and not classes:
-        raise LabelError("the project has no classes yet, so nothing could be chosen in Label Studio; add some first")
+        raise LabelError(
+            "the project has no classes yet, so there would be nothing to choose in Label Studio. Add classes first"
+        )
     title = ours.settings.name[:50].strip()
     wanted: dict[str, Any] = {
         "title": title if len(title) >= 3 else f"{title} labels",
@@ -287,5 +304,5 @@ def _made(ours: Project, client: Client, key: str) -> int:
     return int(client.post("/api/projects/", wanted)["id"])
 
 
-def _write(folder: Path, place: Place) -> None:
-    write_text(folder / FILE, json.dumps(asdict(place)) + "\n")
+def _write(folder: Path, link: StudioLink) -> None:
+    write_text(folder / FILE, json.dumps(asdict(link)) + "\n")

@@ -21,18 +21,18 @@ COLUMNS = (
 
 
 def csv_text(project: Project, found: Entries) -> str:
-    """The entries as CSV, with no cell that a spreadsheet would run."""
+    """The entries as CSV, with no cell that a spreadsheet would run as a formula."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     columns = _columns(project, found)
-    writer.writerow([guarded(name) for name in columns])
-    for place in range(len(found.rows)):
-        writer.writerow([guarded(_written(values[place])) for values in columns.values()])
+    writer.writerow([escape_formula(name) for name in columns])
+    for values in zip(*columns.values()):
+        writer.writerow([escape_formula(_text_of(value)) for value in values])
     return buffer.getvalue()
 
 
 def parquet_bytes(project: Project, found: Entries) -> bytes:
-    """The entries as a Parquet file; labels are numbers where the project's are."""
+    """The entries as a Parquet file. Labels are numbers in a project of numbers."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -53,7 +53,7 @@ def parquet_bytes(project: Project, found: Entries) -> bytes:
 
 
 def _columns(project: Project, found: Entries) -> dict[str, list[Any]]:
-    """Every column by name: ours, then the text or fields of the row; a name of the data that is ours gets data_."""
+    """Every column by name: COLUMNS, then the text or fields of the row; a field with such a name gets `data_`."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for entry in found.rows:
         for name, value in _values(entry).items():
@@ -95,7 +95,7 @@ def _text(project: Project, row: int) -> str | None:
         return None
 
 
-def _written(value: Any) -> str:
+def _text_of(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -110,23 +110,28 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-_RISKY = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # also the wide forms of the four signs
+# --- formulas in CSV -------------------------------------------------------------------------------------------------
+
+# A spreadsheet runs a cell that begins with =, +, -, @, a tab or a line end, so such a cell gets an apostrophe in
+# front. A text that already has apostrophes before such a sign gets one more, and reading removes one, so that nothing
+# is lost. Negative numbers are not formulas and stay as they are.
+_RISKY = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # also the full-width forms of the four signs
 _NUMBER = re.compile(r"-(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z")
 
 
-def guarded(cell: str) -> str:
-    """The cell as it may be written.
+def escape_formula(cell: str) -> str:
+    """The cell with an apostrophe in front if a spreadsheet would run it.
 
-    >>> [guarded(cell) for cell in ("=1+1", "-3.5", "-cmd", "cat", "'=x")]
+    >>> [escape_formula(cell) for cell in ("=1+1", "-3.5", "-cmd", "cat", "'=x")]
     ["'=1+1", '-3.5', "'-cmd", 'cat', "''=x"]
     """
     return f"'{cell}" if _RISKY.match(cell) and not _NUMBER.match(cell) else cell
 
 
-def restored(cell: str) -> str:
-    """What was given to `guarded`.
+def unescape_formula(cell: str) -> str:
+    """The inverse of `escape_formula`.
 
-    >>> [restored(guarded(cell)) for cell in ("=1+1", "-3.5", "'=x", "'tis")]
+    >>> [unescape_formula(escape_formula(cell)) for cell in ("=1+1", "-3.5", "'=x", "'tis")]
     ['=1+1', '-3.5', "'=x", "'tis"]
     """
     return cell[1:] if cell.startswith("'") and _RISKY.match(cell) else cell
