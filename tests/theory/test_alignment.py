@@ -82,7 +82,7 @@ def test_kernels_without_an_inverse():
     x[5] = x[4]
     y = one_hot(torch.tensor([0, 1, 0, 1, 0, 0]), 2)
     assert np.isfinite(bound_term(x @ x.T, y))  # rows twice: a little is added to the diagonal
-    with pytest.raises(NumericsError, match="no inverse"):
+    with pytest.raises(NumericsError, match="cannot be inverted"):
         bound_term(-torch.eye(6), y)
     with pytest.raises(RowError, match="kernel"):
         alignment(torch.eye(5), y)
@@ -151,5 +151,5 @@ def test_kendall_against_scipy():
     assert kendall_tau(x, x) == 1.0
     assert kendall_tau(x, -x) == -1.0
     assert kendall_tau(x, y) == pytest.approx(kendalltau(x, y).statistic)
-    with pytest.raises(RowError, match="one length"):
+    with pytest.raises(RowError, match="the same length"):
         kendall_tau(x, y[:5])

@@ -86,7 +86,7 @@ def test_dynamics_of_a_squared_error():
 
 def test_guesses_and_labels():
     model, x, y = problem(2)
-    assert torch.equal(Dynamics(model, batch=2).guesses(x), model(x).argmax(1))
+    assert torch.equal(Dynamics(model, batch=2).pseudo_labels(x), model(x).argmax(1))
     with pytest.raises(RowError, match="one label for each of 7 rows"):
         Dynamics(model).of(x, y[:3])
     g = Dynamics(model).gradient(x, y)

@@ -94,9 +94,9 @@ def test_advice_promises_no_more_than_the_theorem():
     small = theory.advice(theory.need(10, 20.0, 0.1), 500)
     assert "does not save labels" in small
     pool_only = theory.advice(theory.need(10, 20.0, 0.1), 3000)
-    assert "about the pool alone" in pool_only
+    assert "holds for the rows of the pool" in pool_only
     assert "if the output is good" in pool_only
-    assert "Nothing is said about models outside of the span" in pool_only
+    assert "The theorem says nothing about models outside the span" in pool_only
     assert "new rows too" in theory.advice(theory.need(10, 20.0, 0.1), 1_000_000)
 
 

@@ -1,4 +1,4 @@
-"""Theory: what the papers prove, as functions to run: alignment, kernels, ratios, bounds."""
+"""Quantities and bounds of the papers' theorems as functions: alignment, kernels, ratios, sample complexity."""
 
 from labelwise.theory.generation import Generated, most_informative
 

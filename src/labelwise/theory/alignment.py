@@ -1,4 +1,4 @@
-"""Alignment of labels with a kernel, how it bounds speed of training and generalisation, and a rank correlation.
+"""Alignment of labels with a kernel, its bounds on training speed and generalisation, and a rank correlation.
 
 Wang et al. 2022, section 4, for a positive definite kernel Theta (n, n) and one-hot labels Y (n, C):
 
@@ -22,7 +22,7 @@ JITTER = 1e-10  # of the mean eigenvalue, added where a kernel of finitely many 
 
 
 class Bounds(NamedTuple):
-    """A quantity and what a theorem says about it."""
+    """A quantity and the bounds of a theorem on it."""
 
     low: float
     value: float
@@ -49,11 +49,11 @@ def alignment(kernel: Tensor, labels: Tensor) -> float:
 def bound_term(kernel: Tensor, labels: Tensor) -> float:
     """B(X, Y) = sqrt(2 Tr[Y^T Theta^-1 Y] / n), the leading term of the generalisation bound."""
     theta_nn, y_nC = _checked(kernel, labels)
-    return (2 * float((y_nC * _solved(theta_nn, y_nC)).sum()) / len(y_nC)) ** 0.5
+    return (2 * float((y_nC * _solve(theta_nn, y_nC)).sum()) / len(y_nC)) ** 0.5
 
 
 def error_after(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> float:
-    """E_t^2: the squared error left after so many steps of gradient descent from zero, under a fixed kernel."""
+    """E_t^2: the squared error after `steps` steps of gradient descent from zero, under a fixed kernel."""
     theta_nn, y_nC = _checked(kernel, labels)
     values_n, vectors_nn = torch.linalg.eigh(theta_nn)
     part_n = (vectors_nn.T @ y_nC).square().sum(1)
@@ -61,21 +61,31 @@ def error_after(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> float
 
 
 def theorem_1(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> Bounds:
-    """E_t^2 between its two bounds by the alignment."""
+    """Theorem 1: E_t^2 and its bounds by the alignment.
+
+    Args:
+        kernel: Theta (n, n).
+        labels: Y (n, C).
+        eta: step size, above 0 and at most 1 / lambda_max.
+        steps: t, at least 1.
+
+    Raises:
+        ArgumentError: eta or steps are outside the range of the theorem.
+    """
     theta_nn, y_nC = _checked(kernel, labels)
     top = float(torch.linalg.eigvalsh(theta_nn)[-1])
     if not 0 < eta * top <= 1 + 1e-9 or steps < 1:
         raise ArgumentError(
-            f"theorem 1 is about steps of eta above 0 and at most 1 / lambda_max = {1 / top:.3g}, and one step or "
-            f"more; found eta = {eta:.3g} and {steps} steps"
+            f"theorem 1 holds for eta above 0 and at most 1 / lambda_max = {1 / top:.3g} and for at least one step; "
+            f"found eta = {eta:.3g} and {steps} steps"
         )
-    whole, aligned = float(y_nC.square().sum()), alignment(theta_nn, y_nC)
+    total, aligned = float(y_nC.square().sum()), alignment(theta_nn, y_nC)
     value = error_after(theta_nn, y_nC, eta, steps)
-    return Bounds(whole - 2 * steps * eta * aligned, value, whole - eta * aligned)
+    return Bounds(total - 2 * steps * eta * aligned, value, total - eta * aligned)
 
 
 def theorem_2(kernel: Tensor, labels: Tensor) -> Bounds:
-    """n B^2 / 2 between its two bounds by the alignment."""
+    """Theorem 2: n B^2 / 2 and its bounds by the alignment."""
     theta_nn, y_nC = _checked(kernel, labels)
     values_n = torch.linalg.eigvalsh(theta_nn)
     low = float(y_nC.square().sum()) ** 2 / alignment(theta_nn, y_nC)
@@ -92,7 +102,7 @@ def kendall_tau(x: object, y: object) -> float:
     """Kendall's tau-b between two lists of numbers: 1 for the same order, -1 for the opposite one."""
     a, b = (np.asarray(values, dtype=np.float64) for values in (x, y))
     if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
-        raise RowError(f"two lists of one length, of two numbers at least, were expected; found {a.shape}, {b.shape}")
+        raise RowError(f"expected two lists of the same length, at least 2; found {a.shape}, {b.shape}")
     together, with_x, with_y = 0.0, 0.0, 0.0
     for i in range(len(a) - 1):
         down_a, down_b = np.sign(a[i] - a[i + 1 :]), np.sign(b[i] - b[i + 1 :])
@@ -100,20 +110,21 @@ def kendall_tau(x: object, y: object) -> float:
         with_x += float(np.abs(down_a).sum())
         with_y += float(np.abs(down_b).sum())
     if with_x == 0 or with_y == 0:
-        raise NumericsError("a list whose numbers are all equal has no order to compare")
+        raise NumericsError("the numbers of a list are all equal, so they have no order to compare")
     return together / (with_x * with_y) ** 0.5
 
 
-def _solved(theta_nn: Tensor, y_nC: Tensor) -> Tensor:
-    """Theta^-1 Y by Cholesky; where that fails, with a little on the diagonal."""
+def _solve(theta_nn: Tensor, y_nC: Tensor) -> Tensor:
+    """Theta^-1 Y by Cholesky; if that fails, with a small number added to the diagonal."""
     mean = float(theta_nn.diagonal().mean())
     for jitter in (0.0, JITTER, 1e3 * JITTER):
         factor_nn, fault = torch.linalg.cholesky_ex(theta_nn + jitter * mean * torch.eye(len(theta_nn)).to(theta_nn))
         if not int(fault):
             return torch.cholesky_solve(y_nC, factor_nn)
     raise NumericsError(
-        "the kernel has no inverse: its smallest eigenvalue is "
-        f"{float(torch.linalg.eigvalsh(theta_nn)[0]):.3g}. It has fewer parameters than rows, or rows twice."
+        "the kernel cannot be inverted: its smallest eigenvalue is "
+        f"{float(torch.linalg.eigvalsh(theta_nn)[0]):.3g}. Either the model "
+        "has fewer parameters than rows, or rows occur twice."
     )
 
 
@@ -121,6 +132,6 @@ def _checked(kernel: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     theta_nn, y_nC = kernel.detach().double(), labels.detach().double()
     if theta_nn.ndim != 2 or theta_nn.shape != (len(y_nC), len(y_nC)) or y_nC.ndim != 2:
         raise RowError(
-            f"a kernel (n, n) and labels (n, C) were expected, found {tuple(kernel.shape)} and {tuple(labels.shape)}"
+            f"expected a kernel (n, n) and labels (n, C), found {tuple(kernel.shape)} and {tuple(labels.shape)}"
         )
     return theta_nn, y_nC

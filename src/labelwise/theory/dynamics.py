@@ -1,9 +1,9 @@
-"""Training dynamics of a live model: G(S), the change Delta(Q|S), and how well single rows add up to it.
+"""Training dynamics of a model: G(S), the change Delta(Q|S), and how well the changes of single rows add up to it.
 
 Wang et al., "Deep active learning by leveraging training dynamics", NeurIPS 2022, section 3. Along the gradient of the
 summed loss of S, that loss falls at the rate G(S) = sum_ij d^i(X, Y)^T K^ij(X, X) d^j(X, Y) (eq. 8). The kernels are
-inner products of gradients of logits, and the d are what turns those into the gradient of the loss (eq. 6), so
-G(S) = |g_S|^2 with g_S the sum over S of the gradients of the losses, and with nothing but backward passes
+inner products of gradients of logits, and the d turn those into the gradient of the loss (eq. 6), so G(S) = |g_S|^2
+with g_S the sum over S of the gradients of the losses. Backward passes alone then give
 
     Delta(Q|S) = |g_Q|^2 + 2 g_Q . g_S,    R(Q|S) = (sum_u |g_u|^2 + 2 g_Q . g_S) / Delta(Q|S)          (eq. 13, 14)
 """
@@ -27,7 +27,7 @@ from labelwise.signals.model.head import Output, logits_of
 
 @dataclass(frozen=True)
 class Ratio:
-    """The approximation ratio of eq. 14, with both sides of the fraction: the lower one may be near 0 or below."""
+    """The approximation ratio of eq. 14 as numerator and denominator; the denominator may be near 0 or negative."""
 
     summed: float  # of Delta(u|S) over the rows u of Q
     change: float  # Delta(Q|S)
@@ -39,10 +39,10 @@ class Ratio:
 
 
 class Dynamics:
-    """Training dynamics of a model at its current parameters, in eval mode; the model is left as it was found.
+    """Training dynamics of a model at its current parameters, in eval mode; the model is restored after each call.
 
-    Inputs are what the model takes for a batch; they are read `batch` rows at a time. Labels are class numbers, or
-    numbers where `loss` is "squared" (half the squared distance).
+    Inputs are a batch of the model's inputs; they are read `batch` rows at a time. Labels are class numbers, or real
+    numbers if `loss` is "squared" (half the squared distance).
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Dynamics:
         summed = float(self.changes(*query, along).sum())
         return Ratio(summed, product(g_Q, g_Q) + 2 * product(g_Q, along))
 
-    def guesses(self, inputs: Any) -> Tensor:
-        """The pseudo-label of each row: its most probable class."""
+    def pseudo_labels(self, inputs: Any) -> Tensor:
+        """The pseudo-label (n,) of each row: its most probable class."""
         found = []
         with eval_mode(self.model):
             for start in range(0, count_rows(inputs), self.batch):
@@ -96,7 +96,7 @@ class Dynamics:
     def _batches(self, inputs: Any, labels: Tensor) -> Iterator[tuple[Any, Tensor]]:
         rows = count_rows(inputs)
         if rows != len(labels):
-            raise RowError(f"one label for each of {rows} rows was expected, found {len(labels)}")
+            raise RowError(f"expected one label for each of {rows} rows, found {len(labels)}")
         for start in range(0, rows, self.batch):
             part = slice(start, min(start + self.batch, rows))
             yield take_rows(inputs, part), labels[part]

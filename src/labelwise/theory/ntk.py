@@ -1,8 +1,8 @@
 """The empirical neural tangent kernel of any module: inner products of the gradients of its outputs.
 
-Theta(x, x') = (1 / C) sum_k <grad f^k(x), grad f^k(x')>, the mean over the C outputs, which is what Theta is when the
-kernel of all outputs is Theta times an identity, as it is for very wide networks (Jacot et al. 2018; eq. 2 of Wang et
-al. 2022). Gradients of some rows by one output are built at a time, so memory is bounded whatever the number of rows.
+Theta(x, x') = (1 / C) sum_k <grad f^k(x), grad f^k(x')>, the mean over the C outputs. It equals Theta if the kernel of
+all outputs is Theta times an identity, as for very wide networks (Jacot et al. 2018; eq. 2 of Wang et al. 2022).
+Gradients are built for a block of rows and one output at a time, so memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from labelwise.signals.gradients.read_gradients import RowGradients
 from labelwise.signals.model.forward import count_rows, take_rows
 from labelwise.signals.model.head import Output
 
-NUMBERS = 1 << 26  # of gradients held at a time: 256 MB in float32
+NUMBERS = 1 << 26  # of gradients in memory at a time: 256 MB in float32
 BATCH = 64  # rows of one forward pass
 
 
 def empirical_ntk(
     model: nn.Module, inputs: Any, others: Any = None, *, output: Output | None = None, numbers: int = NUMBERS
 ) -> Tensor:
-    """The kernel (n, m) between the rows of `inputs` and of `others` (or of themselves), in float64 on the CPU.
+    """The kernel (n, m) between the rows of `inputs` and those of `others`, in float64 on the CPU.
 
-    Costs C backward passes for each pair of blocks of rows; a block holds `numbers` / P rows, P the number of trained
-    parameters.
+    Costs C backward passes for each pair of blocks of rows.
+
+    Args:
+        model: any module.
+        inputs: n rows.
+        others: m rows; None for `inputs` itself.
+        output: where the outputs are in what the model returns, as for ModelReader.
+        numbers: of gradients in memory; a block has `numbers` / 2P rows, P the number of trained parameters.
     """
     gradients = RowGradients(model, output)
     size = sum(model.get_parameter(name).numel() for name in gradients.capture.trained)
@@ -52,11 +58,12 @@ def empirical_ntk(
 
 
 def _block(gradients: RowGradients, inputs: Any, start: int, block: int, k: int) -> tuple[Tensor, int]:
-    """Gradients (b, P) of output k of some rows, and how many outputs there are."""
-    seen = [0]
+    """Gradients (b, P) of output k of some rows, and the number of outputs."""
+    outputs = 0
 
-    def towards(outputs_BC: Tensor) -> Tensor:
-        seen[0] = outputs_BC.shape[1]
+    def cotangent(outputs_BC: Tensor) -> Tensor:
+        nonlocal outputs
+        outputs = outputs_BC.shape[1]
         d_BC = torch.zeros_like(outputs_BC)
         d_BC[:, k] = 1
         return d_BC
@@ -65,5 +72,5 @@ def _block(gradients: RowGradients, inputs: Any, start: int, block: int, k: int)
     stop = min(start + block, count_rows(inputs))
     for first in range(start, stop, BATCH):
         part = take_rows(inputs, slice(first, min(first + BATCH, stop)))
-        parts.append(gradients.rows(part, towards, "squared"))  # outputs as they are, also a single one
-    return torch.cat(parts), seen[0]
+        parts.append(gradients.rows(part, cotangent, "squared"))  # "squared" does not double a single output
+    return torch.cat(parts), outputs

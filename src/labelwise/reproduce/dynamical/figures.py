@@ -127,7 +127,7 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
             done = epochs
         model = make_model(factory, bench.key.fold("train").fold("init")) if fit is None else model_of(fit)
         dynamics = Dynamics(model)
-        along, guess_N = dynamics.gradient(*bench.rows(ids)), dynamics.guesses(others)
+        along, guess_N = dynamics.gradient(*bench.rows(ids)), dynamics.pseudo_labels(others)
         delta_N = dynamics.changes(others, guess_N, along)
         for b in bench.sizes.queries:
             ratios = []
