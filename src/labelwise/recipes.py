@@ -1,8 +1,8 @@
-"""Recipes: a strategy together with what published work pairs it with, by name.
+"""Recipes: a strategy with its first batch, training objective and warm start, by name.
 
-Every strategy is a recipe under its own name, with a random first batch. A recipe whose first batch is chosen
-otherwise is written `first+then`: "typiclust+margin" starts with TypiClust and goes on with margin. ALLY comes with
-the objective that gives labelled rows their duals.
+Every strategy is a recipe under its own name; the first batch is random unless the strategy can choose it. Written
+`first+then`, another strategy chooses the first batch: "typiclust+margin" starts with TypiClust and continues with
+margin. Objective and warm start are those of the strategy's class.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from labelwise.train.objectives.objective import Mean, Objective, Weighted
 
 @dataclass(frozen=True)
 class Recipe:
-    """How batches are chosen: `start` the first, when nothing is labelled yet, `strategy` all others.
+    """How batches are chosen and the model is trained.
 
-    `objective` is what training minimises, where the strategy is paired with one; a learner that has one of the same
-    kind keeps its own. With `restart` False a torch model goes on from the weights of the round before, whatever the
-    learner does by itself.
+    Attributes:
+        name: "margin", or "typiclust+margin".
+        strategy: chooses all batches but the first.
+        start: chooses the first batch, when nothing is labelled.
+        objective: what training minimises; None is the learner's own. A learner with an objective of the same class
+            uses its own.
+        restart: with False a torch model is trained from the last round's weights (a warm start); None leaves it to
+            the learner.
     """
 
     name: str
@@ -37,21 +42,24 @@ class Recipe:
         if not self.start.cold:
             cold = ", ".join(name for name, kind in strategies.ALL.items() if kind.cold)
             raise ArgumentError(
-                f"recipe {self.name!r}: {type(self.start).__name__} cannot choose the first batch, since it asks a "
+                f"recipe {self.name!r}: {type(self.start).__name__} cannot choose the first batch, since it needs a "
                 f"trained model; strategies that can: {cold}"
             )
 
     def settings(self) -> dict[str, Any]:
-        """Name and parameters, as JSON can hold them, to compare a stored session with."""
+        """Name and parameters for JSON, to compare with those of a stored session."""
         settings = {"name": self.name, "strategy": _settings(self.strategy), "start": _settings(self.start)}
         if self.objective is not None:
             settings["objective"] = _settings(self.objective)
         return settings if self.restart is None else {**settings, "restart": self.restart}
 
     def learner(self, learner: Learner) -> Learner:
-        """The learner that trains by the objective of this recipe, and on from the last weights where it says so.
+        """`learner` with the objective and the warm start of this recipe.
 
-        Where the strategy asks for LabelProbs it calibrates them from the first labels on.
+        If the strategy reads LabelProbs, they are calibrated from the first labels on.
+
+        Raises:
+            ArgumentError: the learner cannot be trained by the objective.
         """
         if self.restart is False:
             learner = with_warm_start(learner)
@@ -63,25 +71,25 @@ class Recipe:
         if found is None:
             raise ArgumentError(
                 f"recipe {self.name!r} trains by {type(self.objective).__name__}, which needs the loss of every row "
-                f"while training; {type(learner).__name__} cannot be trained so. Pass a torch model or a TorchLearner."
+                f"during training; {type(learner).__name__} cannot give it. Pass a torch model or a TorchLearner."
             )
         return found
 
     def for_regression(self) -> Recipe:
-        """This recipe for a model of numbers; NeedError where it needs class probabilities."""
+        """This recipe for a regression model; NeedError if it needs class probabilities."""
         strategy, start = self.strategy.for_regression(), self.start.for_regression()
         if strategy is None or start is None:
             fit = ", ".join(name for name, kind in strategies.ALL.items() if kind().for_regression() is not None)
             which = self.strategy if strategy is None else self.start
             raise NeedError(
-                f"recipe {self.name!r}: {type(which).__name__} asks for class probabilities, which a regression model "
-                f"does not have; strategies that fit a regression pool: {fit}"
+                f"recipe {self.name!r}: {type(which).__name__} needs class probabilities, which a regression model "
+                f"does not have; strategies for regression: {fit}"
             )
         return replace(self, strategy=strategy, start=start)
 
 
 def get(recipe: str | Strategy | Recipe) -> Recipe:
-    """A recipe from its name, from a Strategy with parameters, or as it is.
+    """The recipe of a name or of a Strategy; a Recipe is returned unchanged.
 
     >>> get("typiclust+margin").strategy
     Margin()
@@ -97,18 +105,18 @@ def get(recipe: str | Strategy | Recipe) -> Recipe:
 
 
 def weighing(learner: Learner, weights: bool) -> Learner:
-    """A learner like this one in whose training rows count by their weights, `Weighted`, or all the same, `Mean`."""
+    """`learner` with weights of rows used in training (`Weighted`), or ignored (`Mean`)."""
     found = with_objective(learner, Weighted() if weights else Mean())
     if found is None:
         raise ArgumentError(
-            f"weights={weights}: {type(learner).__name__} cannot be told whether to use the weights of its rows. Leave "
-            "weights= out, or pass a torch model, a scikit-learn estimator, or a learner with a method with_objective."
+            f"weights={weights}: {type(learner).__name__} has no way to use or ignore the weights of rows. Leave out "
+            "weights=, or pass a torch model, a scikit-learn estimator, or a learner with a method with_objective."
         )
     return found
 
 
 def _recipe(name: str, strategy: Strategy, start: Strategy | None = None) -> Recipe:
-    """A recipe with what published work pairs `strategy` with; it makes the first batch too, where it can."""
+    """A recipe with the objective and warm start of `strategy`, which chooses the first batch too if it can."""
     if start is None:
         start = strategy if strategy.cold else strategies.Random()
     objective = strategy.objective
@@ -125,7 +133,7 @@ def _settings(part: Strategy | Objective) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A parameter as JSON can hold it; a function by its name."""
+    """A parameter for JSON; a function as its name."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return getattr(value, "__qualname__", repr(value)) if callable(value) else value

@@ -1,4 +1,4 @@
-"""Random: rows drawn uniformly without replacement. The yardstick every other strategy is measured against."""
+"""Random: rows drawn uniformly without replacement. The baseline of every other strategy."""
 
 from __future__ import annotations
 

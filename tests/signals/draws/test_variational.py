@@ -61,7 +61,7 @@ def test_local_noise_has_mean_and_variance_of_drawn_weights():
     variance = F.linear(H.square(), F.softplus(made.rho).square())
     with torch.no_grad():
         local = torch.stack([made.local(H) for _ in range(4000)])
-        shared = torch.einsum("bd,kcd->kbc", H, made.drawn().weight_KOD) + made.bias
+        shared = torch.einsum("bd,kcd->kbc", H, made.weight_draws().weight_KOD) + made.bias
     for drawn, n in ((local, 4000), (shared, count)):
         error = (variance.max() / n).sqrt()
         assert float((drawn.mean(0) - mean).detach().abs().max()) < 5 * error
@@ -72,7 +72,7 @@ def test_local_noise_is_of_each_row_and_drawn_weights_are_of_all():
     made, twice = layer(), H[:1].repeat(2, 1)
     local = made.train()(twice)
     assert not torch.equal(local[0], local[1])
-    found = made.drawn().of_embedding(twice)
+    found = made.weight_draws().of_embedding(twice)
     assert torch.equal(found[0], found[1])
     made.eval()
     assert torch.equal(made(twice)[0], made(twice)[1])
@@ -83,7 +83,7 @@ def test_the_prediction_is_the_mean_softmax_over_draws_of_the_outputs():
     made = layer(draws=20_000).eval()
     with torch.no_grad():
         found = made(H).exp()
-        drawn = made.drawn().of_embedding(H).exp()
+        drawn = made.weight_draws().of_embedding(H).exp()
         fresh = torch.stack([made.local(H).softmax(1) for _ in range(4000)])  # noise of its own for each row
         plain = F.linear(H, made.weight, made.bias).softmax(1)
     error = (drawn.var(1) / 20_000).sqrt()
@@ -116,14 +116,14 @@ def test_the_output_gradient_reaches_means_and_deviations_outside_training():
 def test_draws_follow_from_the_seed():
     made = layer()
     reseed(made, Key(1))
-    first = made.drawn().weight_KOD
-    assert torch.equal(copy.deepcopy(made).drawn().weight_KOD, first)
+    first = made.weight_draws().weight_KOD
+    assert torch.equal(copy.deepcopy(made).weight_draws().weight_KOD, first)
     reseed(made, Key(2))
-    assert not torch.equal(made.drawn().weight_KOD, first)
+    assert not torch.equal(made.weight_draws().weight_KOD, first)
     saved = made.state_dict()
     other = layer()
     other.load_state_dict(saved)
-    assert torch.equal(other.drawn().weight_KOD, made.drawn().weight_KOD)
+    assert torch.equal(other.weight_draws().weight_KOD, made.weight_draws().weight_KOD)
 
 
 class Named(nn.Module):
@@ -300,8 +300,8 @@ def test_factors_are_exact_where_all_rows_are_alike_and_chosen_by_size():
     whole, factors = Curvature(3, 5), Curvature(3, 5, full=10)
     whole.add(p, h)
     factors.add(p, h)
-    assert whole.whole
-    assert not factors.whole
+    assert whole.is_full
+    assert not factors.is_full
     a, b = whole.spectrum(), factors.spectrum()
     torch.testing.assert_close(a.values_OD.reshape(-1).sort().values, b.values_OD.reshape(-1).sort().values)
     covariance = [s.draws(torch.zeros(3, 5), 1.0, 100_000, Key(0)).reshape(100_000, -1).T.cov() for s in (a, b)]
@@ -384,7 +384,7 @@ def test_noise_for_each_row_makes_copies_of_a_row_look_unrelated():
     made, copies = layer(draws=2000), H[:1].repeat(2, 1)
     with torch.no_grad():
         local = torch.stack([made.local(copies) for _ in range(2000)], 1).log_softmax(2)
-        shared = made.drawn().of_embedding(copies)
+        shared = made.weight_draws().of_embedding(copies)
     similar = [float(torch.corrcoef(losses[:, :, 0])[0, 1]) for losses in (local, shared)]
     assert similar[0] == pytest.approx(0, abs=0.08)
     assert similar[1] == pytest.approx(1)

@@ -1,8 +1,8 @@
-"""Draws of a model's weights, shared by all rows: what gives LogProbs.
+"""Draws of a model's weights, shared by all rows, which give LogProbs.
 
-A draw is one set of weights. Every row of the pool is read with the same K sets, whatever its batch: two copies of a
-row get the same numbers, and joint probabilities of several rows mean something. Noise that is drawn anew for each
-row, as local reparametrisation and plain dropout do, would make copies of a row look unrelated.
+A draw is one set of weights. Every row of the pool is read with the same K sets, so copies of a row have equal
+numbers, and joint probabilities of rows are meaningful. Independent noise for each row, as in local reparametrisation
+and plain dropout, would make copies of a row look unrelated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 
-_PART = 1 << 22  # numbers of a table of logits
+_PART = 1 << 22  # numbers of one block of logits
 MOST = 1 << 28  # numbers of all draws of a last layer together
 
 
 @runtime_checkable
 class LastLayerDraws(Protocol):
-    """Draws that differ in the last layer only: one forward pass serves them all."""
+    """Draws that differ in the last layer only, so that one forward pass is enough for all."""
 
     def of_embedding(self, h_BD: Tensor) -> Tensor:
         """Log probabilities (B, K, C) of rows with these inputs of the last layer."""
@@ -31,13 +31,13 @@ class LastLayerDraws(Protocol):
 
 @runtime_checkable
 class NetworkDraws(Protocol):
-    """Draws that differ inside the network: each is a forward pass of its own."""
+    """Draws that differ inside the network, so that each takes a forward pass."""
 
     def of_model(self, model: nn.Module, logits: Callable[[], Tensor], count: int) -> Tensor:
-        """Log probabilities (B, K, C), K = `count`, from forward passes that `logits` runs through `model`."""
+        """Log probabilities (B, K, C), K = `count`, from forward passes of `model` by `logits`."""
 
 
-Draws = LastLayerDraws | NetworkDraws  # of one model's weights, the same for all rows
+Draws = LastLayerDraws | NetworkDraws
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class HeadDraws:
     """K last layers: row h has the logits W_k h + b_k under draw k."""
 
     weight_KOD: Tensor
-    bias_KO: Tensor | None  # (K, O), or (1, O) where all draws share it
+    bias_KO: Tensor | None  # (K, O), or (1, O) if all draws share it
 
     def on(self, device: torch.device) -> HeadDraws:
-        """The same on a device: else they are brought there again with every batch."""
+        """The same draws on a device, so that they are not copied there with every batch."""
         bias_KO = None if self.bias_KO is None else self.bias_KO.to(device)
         return HeadDraws(self.weight_KOD.to(device), bias_KO)
 
@@ -66,23 +66,23 @@ class HeadDraws:
 
 
 def log_probs_of(z_BKO: Tensor) -> Tensor:
-    """Log probabilities of logits; a single one stands for two classes with logits (0, z)."""
+    """Log probabilities of logits; a single logit z stands for two classes with logits (0, z)."""
     if z_BKO.shape[2] == 1:
         z_BKO = torch.cat([torch.zeros_like(z_BKO), z_BKO], 2)
     return z_BKO.log_softmax(2)
 
 
 def log_mean(log_BKC: Tensor) -> Tensor:
-    """Log of the mean over draws of the probabilities (B, C): the log of the posterior predictive."""
+    """Log of the mean probabilities (B, C) over draws, the posterior predictive."""
     return log_BKC.logsumexp(1) - math.log(log_BKC.shape[1])
 
 
 def check_draws(draws: int, numbers: int = 1) -> None:
-    """Raise unless `draws` of a layer of so many numbers can be kept."""
+    """Raise ArgumentError unless `draws` draws of a layer with `numbers` weights fit into memory."""
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ArgumentError(f"draws must be a whole number of at least 1, found {draws!r}")
     if draws * numbers > MOST:
         raise ArgumentError(
-            f"{draws} draws of a last layer of {numbers} numbers are {draws * numbers} numbers; at most {MOST} are "
-            "kept. Take fewer draws, or a narrower last layer."
+            f"{draws} draws of a last layer of {numbers} weights are {draws * numbers} numbers, and at most {MOST} are "
+            "stored. Take fewer draws or a narrower last layer."
         )

@@ -1,4 +1,4 @@
-"""The reader of an ensemble: each member is one draw, and their mean is the prediction."""
+"""Reader of an ensemble: each member is one draw, and the mean is the prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class EnsembleReader:
     """Reads several models as one.
 
     Probs, LabelProbs and Prediction are means over the members, LogProbs holds the log of each member's Probs, K =
-    members. Embedding is that of the first member: embeddings of different networks have no coordinates in common.
+    members. Embedding is that of the first member, since embeddings of different networks have no common
+    coordinates.
     """
 
     def __init__(self, members: Sequence[Reader]):
@@ -25,7 +26,7 @@ class EnsembleReader:
 
     @property
     def temperature(self) -> list[float] | None:
-        """The T of each member's LabelProbs, where all have one."""
+        """The temperatures of the members' LabelProbs; None unless all have one."""
         found = [getattr(member, "temperature", None) for member in self.members]
         return None if any(one is None for one in found) else [float(one) for one in found if one is not None]
 
@@ -39,18 +40,18 @@ class EnsembleReader:
         shared = tuple(signal for signal in wanted if not isinstance(signal, Embedding))
         first = self.members[0].read(inputs, tuple(wanted))
         found = [first, *(member.read(inputs, shared) for member in self.members[1:])] if shared else [first]
-        home = next(iter(first.values())).device if first else torch.device("cpu")  # members may be on several
+        device = next(iter(first.values())).device if first else torch.device("cpu")  # members may differ
         columns: dict[Signal, Tensor] = {}
         for signal in signals:
             if isinstance(signal, LogProbs):
-                columns[signal] = torch.stack([one[Probs()].to(home).log() for one in found], 1)
+                columns[signal] = torch.stack([one[Probs()].to(device).log() for one in found], 1)
             elif isinstance(signal, Probs | LabelProbs | Prediction):
-                columns[signal] = torch.stack([one[signal].to(home) for one in found]).mean(0)
+                columns[signal] = torch.stack([one[signal].to(device) for one in found]).mean(0)
             elif isinstance(signal, Embedding):
                 columns[signal] = first[signal]
             else:
                 raise NeedError(
-                    f"{signal!r} is not given by an ensemble; it gives Probs, LabelProbs, LogProbs, Embedding, and "
-                    "Prediction where its members learn numbers."
+                    f"an ensemble does not give {signal!r}; it gives Probs, LabelProbs, LogProbs and Embedding, or "
+                    "Prediction if its members are regression models"
                 )
         return columns

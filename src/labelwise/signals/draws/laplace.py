@@ -6,7 +6,7 @@ input of the last layer (and a 1 where it has a bias) of labelled row n, the Gau
     sum_n (diag(p_n) - p_n p_n^T) (x) h_n h_n^T
 
 which is its Hessian, the layer being linear. With the prior's precision added to the diagonal it is the inverse
-covariance of the weights. Up to FULL weights it is kept whole; above, as the product of its two factors,
+covariance of the weights. Up to FULL weights the whole matrix is stored; above, the product of two factors,
 (sum_n diag(p_n) - p_n p_n^T) (x) (sum_n h_n h_n^T) / n.
 """
 
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from labelwise.rng import Key
 
-FULL = 1024  # weights whose matrix is kept whole: 8 MB, and a moment to decompose
-GRID = torch.logspace(-4, 4, 81, dtype=torch.float64)  # precisions of the prior to choose from
+FULL = 1024  # weights up to which the whole matrix is stored: 8 MB
+GRID = torch.logspace(-4, 4, 81, dtype=torch.float64)  # candidate precisions of the prior
 
 
 class Curvature:
@@ -28,19 +28,19 @@ class Curvature:
 
     def __init__(self, outputs: int, width: int, full: int = FULL):
         self.outputs, self.width, self.rows = outputs, width, 0
-        self.whole = outputs * width <= full
+        self.is_full = outputs * width <= full
         zeros = torch.zeros
-        if self.whole:
+        if self.is_full:
             self.matrix = zeros(outputs, width, outputs, width, dtype=torch.float64)
         else:
             self.left, self.right = (zeros(size, size, dtype=torch.float64) for size in (outputs, width))
 
     def add(self, p_BC: Tensor, h_BD: Tensor) -> None:
-        """Count in some rows: their probabilities and their inputs of the last layer."""
+        """Add rows by their probabilities and their inputs of the last layer."""
         p_BO = p_BC[:, 1:].double() if self.outputs == 1 else p_BC.double()  # one output: the odds of the second class
         h_BD = h_BD.double()
         self.rows += len(h_BD)
-        if not self.whole:
+        if not self.is_full:
             self.left += torch.diag(p_BO.sum(0)) - p_BO.T @ p_BO
             self.right += h_BD.T @ h_BD
             return
@@ -53,8 +53,8 @@ class Curvature:
                     self.matrix[j, :, i] += block_DD
 
     def spectrum(self) -> Spectrum:
-        """The matrix by its eigenvalues."""
-        if self.whole:
+        """The eigendecomposition of the matrix."""
+        if self.is_full:
             size = self.outputs * self.width
             values, vectors = torch.linalg.eigh(self.matrix.view(size, size))
             return Spectrum(values.clamp_min(0).view(self.outputs, self.width), vectors, None)
@@ -66,14 +66,14 @@ class Curvature:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues (O, D) of a curvature; its eigenvectors, whole (O D, O D), or (O, O) and (D, D)."""
+    """Eigenvalues (O, D) of a curvature, and its eigenvectors (O D, O D), or (O, O) and (D, D) for two factors."""
 
     values_OD: Tensor
     left: Tensor
     right: Tensor | None
 
     def precision(self, weight_OD: Tensor) -> float:
-        """The precision of the prior under which the data are most probable: the evidence over a grid."""
+        """The precision of the prior that maximises the evidence over a grid."""
         square, count = float(weight_OD.double().square().sum()), weight_OD.numel()
         values_X = self.values_OD.reshape(-1)
         log_det_G = torch.stack([(values_X + prior).log().sum() for prior in GRID])

@@ -1,4 +1,4 @@
-"""Which draws a trained network has: those of a variational last layer, those of its dropout layers, or none."""
+"""The draws of a trained network: of a variational last layer, of its dropout layers, or none."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from labelwise.signals.draws.variational import VariationalLinear
 
 
 def posterior_draws(model: nn.Module, key: Key) -> Draws | None:
-    """The draws of a trained network; masks of dropout follow from `key`, a variational layer holds its own seed."""
+    """The draws of a trained network; dropout masks follow from `key`, a variational layer has its own seed."""
     layers = [module for module in model.modules() if isinstance(module, VariationalLinear)]
     if layers:
-        return layers[-1].drawn()
+        return layers[-1].weight_draws()
     return MaskDraws(key) if dropout_layers(model) else None

@@ -1,4 +1,4 @@
-"""Draws of scikit-learn's ensembles (forests, bagging, voting): each fitted member is one. It is not imported."""
+"""Draws of scikit-learn's ensembles (forests, bagging, voting): one for each fitted member; nothing is imported."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from torch import Tensor
 
 
 def has_members(classifier: Any) -> bool:
-    """Whether a fitted classifier is an ensemble whose members were fitted beside each other, not on each other."""
+    """Whether a fitted classifier is an ensemble of independent members; boosting is not."""
     members = getattr(classifier, "estimators_", None)
-    boosted = hasattr(classifier, "estimator_weights_")
-    return isinstance(members, list | tuple) and not boosted and all(hasattr(one, "predict_proba") for one in members)
+    is_boosted = hasattr(classifier, "estimator_weights_")
+    return (
+        isinstance(members, list | tuple) and not is_boosted and all(hasattr(one, "predict_proba") for one in members)
+    )
 
 
 def member_log_probs(classifier: Any, features: Any, classes: int) -> Tensor:
-    """Log probabilities (n, K, classes) in float64 of each of K members; -inf for a class it gives no chance."""
+    """Log probabilities (n, K, classes) of each of K members, in float64; -inf for a probability of 0."""
     seen_S = np.asarray(classifier.classes_).astype(np.int64)
-    subsets = getattr(classifier, "estimators_features_", None)  # which columns a member of a bagging ensemble takes
-    drawn = []
+    subsets = getattr(classifier, "estimators_features_", None)  # the columns of each member of a bagging ensemble
+    draws = []
     for number, member in enumerate(classifier.estimators_):
         given_NS = np.asarray(member.predict_proba(features if subsets is None else features[:, subsets[number]]))
-        # Members are fitted on the numbers of the classes that the ensemble saw.
+        # Members are fitted on indices into the classes of the ensemble.
         p_NC = np.zeros((len(given_NS), classes))
         p_NC[:, seen_S[np.asarray(member.classes_).astype(np.int64)]] = given_NS
-        drawn.append(torch.from_numpy(p_NC / p_NC.sum(1, keepdims=True)))
-    return torch.stack(drawn, 1).log()
+        draws.append(torch.from_numpy(p_NC / p_NC.sum(1, keepdims=True)))
+    return torch.stack(draws, 1).log()

@@ -1,16 +1,15 @@
-"""The variational last layer: every weight a Gaussian, learnt together with the network before it.
+"""The variational last layer: every weight is a Gaussian, learnt together with the network.
 
 As in Pinsler et al., NeurIPS 2019, and in "Batch active learning from the perspective of sparse approximation": a fully
 connected layer, ReLU, and a linear layer with weights N(mean, softplus(rho)^2) and a plain bias. In training the
-outputs are drawn, one for each row (local reparametrisation, Kingma et al. 2015): N(W h + b, softplus(rho)^2 h^2). The
-loss to minimise is the sum of the rows' losses plus the divergence of the weights from N(0, 2 / C); training adds
-`penalty()` of every module that has it, divided by the number of rows, to the mean loss.
+outputs of each row are drawn (local reparametrisation, Kingma et al. 2015): N(W h + b, softplus(rho)^2 h^2). The
+loss is the sum of the rows' losses plus the divergence of the weights from N(0, 2 / C): training adds `penalty()` of
+every module that has it, divided by the number of rows, to the mean loss.
 
 Outside training the layer predicts by local reparametrisation too: the log of the posterior predictive, the mean over
-K draws of the outputs, N(W h + b, softplus(rho)^2 h^2), of their softmax. The K x C normal numbers behind them follow
-from `seed` and are the same for all rows: a row's prediction depends neither on its batch nor on its place in it, and
-is that of the weights in law, since a prediction is of one row. Signals are of several rows at once and use `drawn()`,
-draws of the weights themselves.
+K draws of the outputs, N(W h + b, softplus(rho)^2 h^2), of their softmax. Their K x C normal numbers follow from `seed`
+and are the same for all rows, so a row's prediction does not depend on its batch; it has the distribution of a
+prediction with drawn weights. Signals concern several rows at once and use `weight_draws()`, draws of the weights.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from labelwise.errors import ArgumentError, ModelError
 from labelwise.rng import Key
 from labelwise.signals.draws.draws import HeadDraws, check_draws, log_mean
 
-SPREAD = 0.05  # of the means and of rho at the start
+SPREAD = 0.05  # of the initial means and rho
 RHO = -4.0  # softplus(-4) is a standard deviation of 0.018
 FLOOR = 1e-6  # added to the variance of an output
-PART = 1 << 22  # numbers of a table of drawn outputs
+PART = 1 << 22  # numbers of one block of drawn outputs
 
 
 class VariationalLinear(nn.Linear):
-    """A linear layer whose weights are drawn. `weight` holds their means, softplus(`rho`) their standard deviations."""
+    """A linear layer with Gaussian weights: `weight` has their means, softplus(`rho`) their standard deviations."""
 
     rho: Tensor
     seed: Tensor
@@ -43,15 +42,15 @@ class VariationalLinear(nn.Linear):
         check_draws(draws, in_features * out_features)
         nn.Linear.__init__(self, in_features, out_features)
         self.draws = draws
-        self._noise: dict[str, tuple[int, Tensor]] = {}  # by purpose, with the seed it was drawn from
+        self._noise: dict[str, tuple[int, Tensor]] = {}  # by purpose, with its seed
         self.rho = nn.Parameter(torch.empty(out_features, in_features))
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.Linear.reset_parameters(self)  # for the bias
+        nn.Linear.reset_parameters(self)  # sets the bias
         nn.init.normal_(self.weight, 0.0, SPREAD)
-        if "rho" in self._parameters:  # not yet there when nn.Linear is made
+        if "rho" in self._parameters:  # missing during nn.Linear.__init__
             nn.init.normal_(self.rho, RHO, SPREAD)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -60,12 +59,12 @@ class VariationalLinear(nn.Linear):
         return self.predictive(input.flatten(1))
 
     def local(self, h_BD: Tensor) -> Tensor:
-        """One draw of the outputs, with noise of its own for each row: for training."""
+        """One draw of the outputs with independent noise for each row, for training."""
         mean_BC, deviation_BC = self._outputs(h_BD)
         return mean_BC + deviation_BC * torch.randn_like(mean_BC)
 
     def predictive(self, h_BD: Tensor) -> Tensor:
-        """Log of the mean softmax (B, C) over `draws` draws of the outputs, which follow from parameters and `seed`."""
+        """Log of the mean softmax (B, C) over `draws` draws of the outputs, determined by parameters and `seed`."""
         noise_KC = self._normal("outputs", (self.draws, self.out_features)).to(h_BD)
         mean_BC, deviation_BC = self._outputs(h_BD)
         parts = zip(*(x.split(max(1, PART // noise_KC.numel())) for x in (mean_BC, deviation_BC)))
@@ -77,21 +76,21 @@ class VariationalLinear(nn.Linear):
         return F.linear(h_BD, self.weight, self.bias), variance_BC.sqrt()
 
     def _normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Normal numbers that follow from `seed`, kept until it changes."""
+        """Normal numbers that follow from `seed`, cached until it changes."""
         seed = int(self.seed)
         if self._noise.get(purpose, (None,))[0] != seed:
             key = Key(seed) if purpose == "weights" else Key(seed).fold(purpose)
             self._noise[purpose] = seed, torch.randn(shape, generator=key.generator())
         return self._noise[purpose][1]
 
-    def drawn(self) -> HeadDraws:
-        """The draws of the weights, one set for all rows; they follow from the parameters and from `seed`."""
+    def weight_draws(self) -> HeadDraws:
+        """The draws of the weights, the same for all rows, determined by parameters and `seed`."""
         noise_KCD = self._normal("weights", (self.draws, *self.weight.shape))
         weight_KCD = self.weight + F.softplus(self.rho) * noise_KCD.to(self.weight)
         return HeadDraws(weight_KCD.detach(), None if self.bias is None else self.bias.detach()[None])
 
     def penalty(self) -> Tensor:
-        """Divergence KL of the weights from independent N(0, 2 / C)."""
+        """The Kullback-Leibler divergence of the weights from independent N(0, 2 / C)."""
         prior, variance_CD = 2.0 / self.out_features, F.softplus(self.rho).square()
         ratio_CD = variance_CD / prior
         return 0.5 * (ratio_CD + self.weight.square() / prior - 1 - ratio_CD.log()).sum()
@@ -110,15 +109,15 @@ def bayesian(
 def bayesian(
     module: nn.Module | Callable[[], nn.Module], draws: int = 100, hidden: int | None = 32, head: str | None = None
 ) -> nn.Module | Callable[[], nn.Module]:
-    """A copy of a network whose last linear layer is variational; of a factory, a factory of such networks.
+    """A copy of a network with a variational last layer; for a factory, a factory of such networks.
 
     Its last linear layer, from D features to C classes, is replaced by a layer from D to `hidden`, ReLU, and a
     variational layer to C.
 
     Args:
         module: any classifier, or a function without arguments that makes one.
-        draws: how many draws of the weights stand for the posterior, in predictions and in LogProbs.
-        hidden: width of the layer in between; None leaves it out, and D is what the variational layer takes.
+        draws: how many draws of the weights represent the posterior, in predictions and in LogProbs.
+        hidden: width of the layer in between; with None the variational layer takes D inputs.
         head: the name of the layer to replace; without it, the last nn.Linear in `module.named_modules()`.
 
     >>> bayesian(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), hidden=None)[2]
@@ -129,28 +128,28 @@ def bayesian(
         raise ArgumentError(f"hidden must be a whole number of at least 1, or None; found {hidden!r}")
     if not isinstance(module, nn.Module):
         if not callable(module):
-            raise ArgumentError(f"an nn.Module or a function that makes one was expected, not {module!r}.")
+            raise ArgumentError(f"expected an nn.Module or a function that makes one, found {module!r}")
         factory = module
         return lambda: bayesian(factory(), draws, hidden, head)
-    changed = copy.deepcopy(module)
-    name, last = _last_linear(changed, head)
-    # One output stands for two classes, whose softmax the draws need.
+    network = copy.deepcopy(module)
+    name, last = _last_linear(network, head)
+    # One output means two classes, and the draws need a softmax over both.
     classes = max(2, last.out_features)
-    fresh: nn.Module = VariationalLinear(last.in_features if hidden is None else hidden, classes, draws)
+    layer: nn.Module = VariationalLinear(last.in_features if hidden is None else hidden, classes, draws)
     if hidden is not None:
-        fresh = nn.Sequential(nn.Linear(last.in_features, hidden), nn.ReLU(), fresh)
-    fresh.to(last.weight.device, last.weight.dtype)
+        layer = nn.Sequential(nn.Linear(last.in_features, hidden), nn.ReLU(), layer)
+    layer.to(last.weight.device, last.weight.dtype)
     if not name:
-        return nn.Sequential(fresh) if hidden is None else fresh
-    changed.set_submodule(name, fresh)
-    return changed
+        return nn.Sequential(layer) if hidden is None else layer
+    network.set_submodule(name, layer)
+    return network
 
 
 def reseed(model: nn.Module, key: Key) -> None:
-    """Let the draws of every variational layer of a model follow from `key`."""
+    """Set the seed of every variational layer of a model from `key`."""
     for name, module in model.named_modules():
         if isinstance(module, VariationalLinear):
-            module.seed.fill_(key.fold(name).seed >> 1)  # int64 holds 63 bits of it
+            module.seed.fill_(key.fold(name).seed >> 1)  # 63 bits fit into int64
 
 
 def _last_linear(model: nn.Module, head: str | None) -> tuple[str, nn.Linear]:
@@ -159,10 +158,10 @@ def _last_linear(model: nn.Module, head: str | None) -> tuple[str, nn.Linear]:
     if name not in linear:
         found = ", ".join(repr(known) for known in linear) or "none"
         raise ModelError(
-            f"bayesian() replaces the last nn.Linear of a network, {'one' if head is None else repr(head)} was not "
-            f"found; its linear layers are: {found}. Name one with head=."
+            f"bayesian() replaces the last nn.Linear of a network, or the one named by head=; "
+            f"{'one' if head is None else repr(head)} was not found; its linear layers are: {found}"
         )
     last = linear[name]
     if isinstance(last.weight, nn.UninitializedParameter):
-        raise ModelError(f"the layer {name!r} is lazy and has no size yet; run the network on one batch first.")
+        raise ModelError(f"the layer {name!r} is lazy and has no size yet; run the network on one batch first")
     return name, last

@@ -127,7 +127,7 @@ def values_of(output: Any, where: Output | None, rows: int) -> Tensor:
     found = raw_logits(output, where)
     if found.numel() != rows or not found.is_floating_point():
         raise ModelError(
-            f"expected one real number for each of {rows} rows from a regression model, found {tuple(found.shape)} of "
+            f"expected one number for each of {rows} rows from a regression model, found {tuple(found.shape)} of "
             f"{found.dtype}. Give its last layer one output, or say where the numbers are with output=."
         )
     found = found.reshape(rows)

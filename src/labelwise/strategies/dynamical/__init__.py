@@ -1,1 +1,1 @@
-"""dynamicAL: training dynamics."""
+"""dynamicAL: rows that speed up training most."""

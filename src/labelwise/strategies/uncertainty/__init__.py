@@ -1,1 +1,1 @@
-"""Strategies on single predictions: confidence, margin, entropy."""
+"""Strategies that score rows by their class probabilities: confidence, margin, entropy."""

@@ -1,4 +1,4 @@
-"""Slow references for the scores of single predictions: loops over rows and classes."""
+"""Slow references of confidence, margin and entropy: loops over rows and classes."""
 
 from __future__ import annotations
 

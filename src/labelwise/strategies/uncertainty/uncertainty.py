@@ -1,11 +1,11 @@
-"""Confidence, margin, entropy: the rows the model is least sure of, from its class probabilities.
+"""Confidence, margin, entropy: the rows whose class probabilities are least certain.
 
 Confidence: Lewis and Gale, SIGIR 1994. Margin: Scheffer, Decomain and Wrobel, IDA 2001. Entropy: Shannon 1948, as
 used for queries by Settles, 2009. With p the probabilities of a row, sorted p_(1) >= p_(2) >= ...:
 
     confidence  -p_(1)          margin  -(p_(1) - p_(2))          entropy  -sum_c p_c log p_c
 
-each taken highest first. Cost: one read of the probabilities.
+The k highest scores are picked. Cost: one read of the probabilities.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Margin(Scored):
 
     def score(self, rows: Rows, key: Key) -> Tensor:
         p_NC = rows.tensor(Probs())
-        if p_NC.shape[1] == 1:  # one single class: every row is certain
+        if p_NC.shape[1] == 1:  # a single class: every row is certain
             return -p_NC[:, 0]
         first_N, second_N = p_NC.topk(2, dim=1).values.unbind(1)
         return second_N - first_N
