@@ -6,6 +6,7 @@ data; all are trained on all labelled rows. A classifier without chance in its f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -49,7 +50,8 @@ class EnsembleLearner(BaseLearner):
         """Train every member."""
         previous = _previous_members(data.previous, self.members)
         fits = [
-            data.fit(self.learner, key=data.key.fold("member", i), previous=previous[i]) for i in range(self.members)
+            replace(data, key=data.key.fold("member", i), previous=previous[i]).fit(self.learner)
+            for i in range(self.members)
         ]
         return self._combine(fits, data.ids)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -96,17 +96,16 @@ class TrainingData:
     key: Key
     previous: Fit | None
 
-    def fit(self, learner: Learner, **changes: Any) -> Fit:
-        """Train `learner` on these data, with some fields changed."""
-        data = replace(self, **changes)
+    def fit(self, learner: Learner) -> Fit:
+        """Train `learner` on these data."""
         return learner.fit(
-            data.pool,
-            data.ids,
-            data.labels,
-            weights=data.weights,
-            classes=data.classes,
-            key=data.key,
-            previous=data.previous,
+            self.pool,
+            self.ids,
+            self.labels,
+            weights=self.weights,
+            classes=self.classes,
+            key=self.key,
+            previous=self.previous,
         )
 
 

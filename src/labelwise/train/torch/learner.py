@@ -206,15 +206,21 @@ class TorchLearner(BaseLearner):
                 f"the recipe trains by {type(objective).__name__}, the learner by {type(current).__name__}; leave "
                 f"objective= out, or pass objective={type(objective).__name__}(...)."
             )
-        return self._copy(options=replace(self.options, objective=objective))
+        learner = copy.copy(self)
+        learner.options = replace(self.options, objective=objective)
+        return learner
 
     def with_warm_start(self) -> TorchLearner:
         """Return a copy that starts each round from the weights of the round before, whatever `restart` is."""
-        return self._copy(warm_start=True)
+        learner = copy.copy(self)
+        learner.warm_start = True
+        return learner
 
     def with_calibration(self) -> TorchLearner:
         """Return a copy that fits the temperature of LabelProbs even if it holds out no rows."""
-        return self._copy(calibrate=True)
+        learner = copy.copy(self)
+        learner.calibrate = True
+        return learner
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
@@ -226,11 +232,6 @@ class TorchLearner(BaseLearner):
         target = Target(*state["target"].tolist()) if "target" in state else None
         reader = self._make_reader(model, temperature, target, Key(int(state["draws"])))
         return Fit(reader, ids, published, {"temperature": temperature}, state)
-
-    def _copy(self, **attributes: Any) -> TorchLearner:
-        other = copy.copy(self)
-        vars(other).update(attributes)
-        return other
 
     def _standard_labels(self, ids: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Target | None, Loss]:
         """Labels as they are trained on, their units if they are numbers, and the loss."""
@@ -312,7 +313,8 @@ class TorchLearner(BaseLearner):
 
     def _predict_fold(self, train_set: TrainSet, data: TrainingData, index: Tensor, test: Tensor) -> Tensor:
         """Logits of the rows at `test` by a model trained on those at `index` alone."""
-        learner, key = self._copy(options=replace(self.options, look=None)), data.key.fold("left out")
+        learner, key = copy.copy(self), data.key.fold("left out")
+        learner.options = replace(self.options, look=None)
         model = self._initial_model(key, None)
         reseed(model, Key(key.fold("draws").small()))
         learner._train(model, replace(train_set, index=index), data.weights, key, None)
