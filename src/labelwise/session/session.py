@@ -38,7 +38,8 @@ from labelwise.shards.ray.ray_shards import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
 from labelwise.train import Fit, Learner, learner_of
-from labelwise.train.labelled_columns import labelled_by_id, labelled_rows, reader_for
+from labelwise.train.labelled_columns import labelled_rows, reader_for, rows_for_gradients
+from labelwise.train.learner import with_holdout_key
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,14 @@ class Session:
             ArgumentError, LabelError, NeedError, StoreError: an argument does not fit the others, or the folder
                 already holds a session.
         """
+        self._key = key_of(seed)
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
         self.learner = None if learner is None else self.recipe.learner(learner_of(learner, task))
         if weights is not None and self.learner is not None:
             self.learner = recipes.weighing(self.learner, weights)
+        if self.learner is not None:
+            self.learner = with_holdout_key(self.learner, self._key.fold("holdout"))
         self.weights = weights
         self.task = resolve_task(task, self.learner)
         self.classes = resolve_classes(classes, self.pool) if self.task == "classify" else None
@@ -144,7 +148,6 @@ class Session:
         self.seed = seed
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         self.estimate: dict[str, Any] | None = None
-        self._key = key_of(seed)
         spill_folder = None if spill is None else Path(spill)
         self._pool_reader = PoolReader(
             self.pool, batch, RunOptions.of(max_memory), engine_of(engine), spill_folder, bool(half)
@@ -409,7 +412,8 @@ class Session:
         strategy = self._next_strategy(cold=not len(self.ledger.labelled))
         reader = reader_for(stored(strategy.needs.pool), self.fit)
         free = self.ledger.free(self.pool.ids)
-        self._pool_reader.check(strategy, k, n, reader, free, labelled_by_id(self.ledger))
+        gradient_rows = rows_for_gradients(self.ledger, strategy.needs, self.fit)
+        self._pool_reader.check(strategy, k, n, reader, free, gradient_rows)
 
     @contextmanager
     def rows(self, strategy: Strategy, k: int) -> Iterator[tuple[Shards, Shards, Placement]]:
@@ -424,7 +428,8 @@ class Session:
         """
         free = self.ledger.free(self.pool.ids)
         reader = reader_for(stored(strategy.needs.pool), self.fit)
-        with self._pool_reader.rows(strategy, k, reader, free, labelled_by_id(self.ledger)) as (candidates, placement):
+        gradient_rows = rows_for_gradients(self.ledger, strategy.needs, self.fit)
+        with self._pool_reader.rows(strategy, k, reader, free, gradient_rows) as (candidates, placement):
             labelled = labelled_rows(
                 self.pool, strategy.needs, self.ledger, self.fit, self.batch, placement.device, self._pool_reader.half
             )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.rng import Key
 from labelwise.signals.draws.ensemble import EnsembleReader
 from labelwise.train.learner import (
     BaseLearner,
@@ -20,6 +21,7 @@ from labelwise.train.learner import (
     Learner,
     TrainingData,
     with_calibration,
+    with_holdout_key,
     with_objective,
     with_warm_start,
 )
@@ -68,6 +70,10 @@ class EnsembleLearner(BaseLearner):
         """Return an ensemble whose members fit temperatures even if they hold out no rows."""
         return EnsembleLearner(with_calibration(self.learner), self.members)
 
+    def with_holdout_key(self, key: Key) -> EnsembleLearner:
+        """Return an ensemble whose members share the sticky hold-out drawn from `key`."""
+        return EnsembleLearner(with_holdout_key(self.learner, key), self.members)
+
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
         states: list[dict[str, Tensor]] = [{} for _ in range(self.members)]
@@ -87,7 +93,8 @@ class EnsembleLearner(BaseLearner):
             notes["temperature_note"] = f"of {len(temperature_notes)} of {self.members} members: {temperature_notes[0]}"
         states = [fit.state for fit in fits if fit.state is not None]
         saved = {f"{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
-        return Fit(EnsembleReader([fit.reader for fit in fits]), ids, published, notes, saved or None)
+        reader = EnsembleReader([fit.reader for fit in fits])
+        return Fit(reader, ids, published, notes, saved or None, fits[0].held_out)
 
 
 def ensemble(model: Any, members: int = 5, *, task: Literal["classify", "regress"] | None = None) -> EnsembleLearner:

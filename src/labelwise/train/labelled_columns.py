@@ -12,7 +12,7 @@ from labelwise.shards import Shards, place
 from labelwise.shards.devices import wait_for
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Features, Label, Needs, Signal, stored
+from labelwise.signals.spec import Features, Label, LossJvp, Needs, Signal, stored
 from labelwise.train.learner import Fit
 
 
@@ -46,6 +46,15 @@ def labelled_by_id(ledger: Ledger) -> Labelled:
     """The labelled rows and their labels, in ascending order of ids."""
     order = ledger.labelled.argsort()
     return Labelled(ledger.labelled[order], ledger.labels[order])
+
+
+def rows_for_gradients(ledger: Ledger, needs: Needs, fit: Callable[[], Fit]) -> Labelled:
+    """The labelled rows whose loss gradients are summed for LossJvp: those the model is trained on."""
+    labelled = labelled_by_id(ledger)
+    if not any(isinstance(signal, LossJvp) for signal in stored(needs.pool)):
+        return labelled
+    is_trained = ~torch.isin(labelled.ids, fit().held_out)
+    return Labelled(labelled.ids[is_trained], labelled.labels[is_trained])
 
 
 def reader_for(wanted: tuple[Signal, ...], fit: Callable[[], Fit]) -> Reader | None:

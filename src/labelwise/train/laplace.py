@@ -24,6 +24,7 @@ from labelwise.train.learner import (
     Learner,
     TrainingData,
     with_calibration,
+    with_holdout_key,
     with_objective,
     with_warm_start,
 )
@@ -65,7 +66,7 @@ class LaplaceLearner(BaseLearner):
             state = {**state, "laplace.weight": draws.weight_KOD}
             if draws.bias_KO is not None:
                 state["laplace.bias"] = draws.bias_KO
-        return Fit(_with_draws(fit.reader, draws), data.ids, fit.published, notes, state)
+        return Fit(_with_draws(fit.reader, draws), data.ids, fit.published, notes, state, fit.held_out)
 
     def with_objective(self, objective: Objective) -> LaplaceLearner | None:
         """Return a copy whose model minimises `objective`; None if it cannot."""
@@ -80,13 +81,17 @@ class LaplaceLearner(BaseLearner):
         """Return a copy whose model fits the temperature of LabelProbs even if it holds out no rows."""
         return LaplaceLearner(with_calibration(self.learner), self.draws, self.precision)
 
+    def with_holdout_key(self, key: Key) -> LaplaceLearner:
+        """Return a copy whose model's sticky hold-out is drawn from `key`."""
+        return LaplaceLearner(with_holdout_key(self.learner, key), self.draws, self.precision)
+
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
         rest = {name: value for name, value in state.items() if not name.startswith("laplace.")}
         fit = self.learner.restore(rest, ids)
         assert isinstance(fit.reader, ModelReader), "only fits of torch models were saved"
         draws = HeadDraws(state["laplace.weight"], state.get("laplace.bias"))
-        return Fit(_with_draws(fit.reader, draws), ids, fit.published, fit.notes, state)
+        return Fit(_with_draws(fit.reader, draws), ids, fit.published, fit.notes, state, fit.held_out)
 
     def _draw(self, reader: ModelReader, pool: Pool, ids: Tensor, key: Key) -> tuple[HeadDraws, float]:
         """Draws of the last layer, and the precision of its prior."""

@@ -29,6 +29,7 @@ class Fit:
         notes: how training went; numbers and short texts that go into JSON.
         state: what a warm start in a new process needs; None if training again on the same labels with the same key
             gives the same model.
+        held_out: (m,) ids of labelled rows that no round trains on; none where the hold-out changes by round.
     """
 
     reader: Reader
@@ -36,6 +37,7 @@ class Fit:
     published: Mapping[Signal, Tensor] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     state: dict[str, Tensor] | None = None
+    held_out: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 @runtime_checkable
@@ -43,7 +45,7 @@ class Learner(Protocol):
     """Anything that can be trained on labelled rows. Implement these two methods to use a model of your own.
 
     A learner for regression has an attribute `task` that is "regress". A learner may have methods `with_objective`,
-    `with_warm_start` and `with_calibration`; see `BaseLearner`.
+    `with_warm_start`, `with_calibration` and `with_holdout_key`; see `BaseLearner`.
     """
 
     def fit(
@@ -148,6 +150,10 @@ class BaseLearner(ABC):
         """Return a copy that fits the temperature of LabelProbs even if it holds out no rows."""
         return self
 
+    def with_holdout_key(self, key: Key) -> Learner:
+        """Return a copy whose sticky hold-out is drawn from `key`, which is the same in every round of a session."""
+        return self
+
 
 def with_objective(learner: Learner, objective: Objective) -> Learner | None:
     """`learner.with_objective(objective)`; None for a learner without that method."""
@@ -165,6 +171,12 @@ def with_calibration(learner: Learner) -> Learner:
     """`learner.with_calibration()`; the learner itself if it has no such method."""
     method = getattr(learner, "with_calibration", None)
     return method() if callable(method) else learner
+
+
+def with_holdout_key(learner: Learner, key: Key) -> Learner:
+    """`learner.with_holdout_key(key)`; the learner itself if it has no such method."""
+    method = getattr(learner, "with_holdout_key", None)
+    return method(key) if callable(method) else learner
 
 
 def check_labels(ids: Tensor, labels: Tensor, classes: int) -> Tensor:

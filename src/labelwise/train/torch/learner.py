@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, LabelError
 from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.signals.draws.posterior import posterior_draws
@@ -61,6 +61,7 @@ class TorchLearner(BaseLearner):
         keep: Keep = "loss",
         holdout: float = 0.1,
         holdout_from: int = 200,
+        sticky_holdout: bool = False,
         valid: tuple[Any, Any] | None = None,
         clamp: float | None = None,
         augment: Callable[[Any, torch.Generator], Any] | None = None,
@@ -98,6 +99,11 @@ class TorchLearner(BaseLearner):
                 early stopping is by the training loss, and the temperature is 1, or comes from five-fold
                 cross-validation where the strategy needs LabelProbs.
             holdout_from: the number of labelled rows from which on rows are held out.
+            sticky_holdout: whether a row that is held out once is held out in every round. A labelled row is then held
+                out if a hash of (key of the session, id) is below `holdout`, whatever its class. With a warm start
+                such rows are never trained on, also below `holdout_from`, where they are not validated on either;
+                and gradients of the labelled rows, for dynamicAL, are summed without them. False draws a new
+                hold-out each round, class by class.
             valid: (inputs or Pool, labels) to validate on in place of a hold-out.
             clamp: gradients are clipped to [-clamp, clamp], entry by entry; None leaves them as they are.
             augment: a function of (batch of inputs, generator) that returns the batch to train on.
@@ -135,6 +141,8 @@ class TorchLearner(BaseLearner):
         self.calibrate = False  # set by a recipe whose strategy needs LabelProbs
         self.holdout = holdout
         self.holdout_from = holdout_from
+        self.sticky_holdout = sticky_holdout
+        self.holdout_key = Key(0)  # a session sets its own
         self.valid = None if valid is None else check_validation(valid)
         self.head = head
         self.custom_fit = fit
@@ -179,13 +187,12 @@ class TorchLearner(BaseLearner):
         else:
             result = self._train(model, train_set, data.weights, key, data.previous)
         notes = result.notes
-        notes["held_out"] = 0 if validation is None else len(validation.index)
+        notes["held_out"] = len(ids) - len(index) if validation is None else len(validation.index)
         temperature = 1.0 if target is not None else self._fit_temperature(model, train_set, data, notes)
-        is_warm = self.restart is False or self.warm_start
-        is_repeatable = not is_warm and self.custom_fit is None and device.type == "cpu"
+        is_repeatable = not self._starts_warm() and self.custom_fit is None and device.type == "cpu"
         state = None if is_repeatable else _save_state(model, temperature, result.state, target, draws)
         reader = self._make_reader(model, temperature, target, draws)
-        return Fit(reader, ids, self._publish(result.state), notes, state)
+        return Fit(reader, ids, self._publish(result.state), notes, state, self._sticky_ids(ids))
 
     def with_objective(self, objective: Objective) -> TorchLearner:
         """Return a copy that minimises `objective`, or this learner if its own is of the same kind.
@@ -222,6 +229,14 @@ class TorchLearner(BaseLearner):
         learner.calibrate = True
         return learner
 
+    def with_holdout_key(self, key: Key) -> TorchLearner:
+        """Return a copy whose sticky hold-out is drawn from `key`; this learner if it has none."""
+        if not self.sticky_holdout:
+            return self
+        learner = copy.copy(self)
+        learner.holdout_key = key
+        return learner
+
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
         model = copy.deepcopy(self.model) if isinstance(self.model, nn.Module) else make_model(self.model, Key(0))
@@ -231,7 +246,7 @@ class TorchLearner(BaseLearner):
         published = self._publish(_with_prefix(state, "objective."))
         target = Target(*state["target"].tolist()) if "target" in state else None
         reader = self._make_reader(model, temperature, target, Key(int(state["draws"])))
-        return Fit(reader, ids, published, {"temperature": temperature}, state)
+        return Fit(reader, ids, published, {"temperature": temperature}, state, self._sticky_ids(ids))
 
     def _standard_labels(self, ids: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Target | None, Loss]:
         """Labels as they are trained on, their units if they are numbers, and the loss."""
@@ -243,7 +258,7 @@ class TorchLearner(BaseLearner):
 
     def _initial_model(self, key: Key, previous: Fit | None) -> nn.Module:
         """The model at the start of a round."""
-        if (self.restart is False or self.warm_start) and previous is not None:
+        if self._starts_warm() and previous is not None:
             reader = previous.reader
             if not isinstance(reader, ModelReader):
                 raise ArgumentError(
@@ -255,6 +270,25 @@ class TorchLearner(BaseLearner):
             return make_model(self.model, key.fold("init"))
         return reinitialise(self.model, key.fold("init")) if self.restart is True else copy.deepcopy(self.model)
 
+    def _starts_warm(self) -> bool:
+        return self.restart is False or self.warm_start
+
+    def _sticky_ids(self, ids: Tensor) -> Tensor:
+        """Those of the labelled rows `ids` that no round trains on."""
+        is_off = not self.sticky_holdout or self.valid is not None or self.custom_fit is not None
+        too_few = len(ids) < self.holdout_from and not self._starts_warm()  # new weights next round: nothing leaks
+        if is_off or too_few or self.options.objective.whole:
+            return ids[:0]
+        is_out = self.holdout_key.uniform(ids) < self.holdout
+        if bool(is_out.all()):
+            if self._starts_warm():
+                raise LabelError(
+                    f"all {len(ids)} labelled rows are held out by sticky_holdout=True; label more rows, or lower "
+                    f"holdout={self.holdout}."
+                )
+            return ids[:0]
+        return ids[is_out]
+
     def _split(
         self, inputs: LabelledInputs, labels: Tensor, loss: Loss, target: Target | None, key: Key
     ) -> tuple[Tensor, ValidationRows | None]:
@@ -262,11 +296,14 @@ class TorchLearner(BaseLearner):
         every = torch.arange(len(labels))
         if self.valid is not None:
             return every, self._given_validation(self.valid, loss, target)
+        is_out = torch.isin(inputs.ids, self._sticky_ids(inputs.ids))
+        index, out = (~is_out).nonzero()[:, 0], is_out.nonzero()[:, 0]
         too_few = self.holdout == 0 or len(labels) < self.holdout_from
         if too_few or self.custom_fit is not None or self.options.objective.whole:
-            return every, None
-        groups = labels if target is None else torch.zeros(len(labels), dtype=torch.int64)
-        index, out = split_holdout(inputs.ids, groups, self.holdout, key.fold("holdout"))
+            return index, None
+        if not self.sticky_holdout:
+            groups = labels if target is None else torch.zeros(len(labels), dtype=torch.int64)
+            index, out = split_holdout(inputs.ids, groups, self.holdout, key.fold("holdout"))
         return (index, ValidationRows(inputs, out, labels[out], among_labelled=True)) if len(out) else (every, None)
 
     def _given_validation(self, valid: tuple[Pool, Tensor], loss: Loss, target: Target | None) -> ValidationRows:
