@@ -310,7 +310,7 @@ def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str
     from labelwise.selection.validate import ARRAYS
     from labelwise.shards import Shards
     from labelwise.shards.factories import array_parts
-    from labelwise.shards.ray.ray_shards import Ray
+    from labelwise.shards.ray import Ray
 
     given = inputs(name, {"N": rows, "C": 10, "D": 64, "k": picks})
     signals = {s: array for array in given for s in ARRAYS[array][0] if not isinstance(s, Features | LogProbs)}
@@ -333,7 +333,7 @@ def workers(counts: Sequence[int], rows: int, picks: int, name: str) -> list[str
 
 def driver(rows: int) -> list[str]:
     """Bytes a row of k-center on two workers: what the driver holds at most, and the state that is kept of a part."""
-    from labelwise.shards.ray import ray_shards as module
+    from labelwise.shards.ray import engine as module
 
     strategy, sizes, keep = "kcenter", [0], module.RemoteShard._keep
 

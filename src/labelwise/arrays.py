@@ -10,7 +10,7 @@ from labelwise import strategies
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.run import RunOptions
 from labelwise.selection.validate import select_from_arrays
-from labelwise.shards.ray.ray_shards import Ray
+from labelwise.shards.ray import Ray
 
 
 def select(
@@ -54,7 +54,7 @@ def select(
         ids: (N,) distinct integers that name the rows; 0..N-1 if not given.
         labelled: the same arrays for the rows already labelled, such as `dict(embedding=..., y=...)`.
         seed: the only source of chance. The same seed and rows give the same picks in any order of the rows.
-        engine: None for this process; "ray", or a `labelwise.shards.ray.ray_shards.Ray` with its settings, for a
+        engine: None for this process; "ray", or a `labelwise.shards.ray.Ray` with its settings, for a
             Ray cluster. The picks are the same. Arrays that are mapped files travel by name, so each machine must
             find them there.
         folder: a new or empty folder for the checkpoint of a long selection. Stopped or killed, and called again with

@@ -21,7 +21,7 @@ from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.validate import key_of
 from labelwise.session import Session
-from labelwise.shards.ray.ray_shards import Ray
+from labelwise.shards.ray import Ray
 from labelwise.stats.environment import environment, peak_mb
 from labelwise.stats.record import Record
 from labelwise.train import evaluate

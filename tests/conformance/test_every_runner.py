@@ -32,7 +32,7 @@ from labelwise.shards import Shards
 from labelwise.shards.checkpoint.journal import MARK, FolderJournal
 from labelwise.shards.factories import ReadPart, array_parts, edges
 from labelwise.shards.placement import Placement
-from labelwise.shards.ray.ray_shards import Ray
+from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Embedding, Probs
 
@@ -296,7 +296,7 @@ def test_ray_gives_the_picks_of_one_process(name, cluster):
 def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypatch):
     import ray
 
-    from labelwise.shards.ray import ray_shards as module
+    from labelwise.shards.ray import engine as module
 
     monkeypatch.setattr(module, "KEEP", 5)
     inputs, begun = _inputs(300), []
@@ -455,7 +455,7 @@ def _asked(engine, **more):
 def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(cluster, monkeypatch, tmp_path):
     import ray
 
-    from labelwise.shards.ray import ray_shards as module
+    from labelwise.shards.ray import engine as module
 
     expected, _ = _asked(None, batch=37)
     begun, makers, begin, put = [], [], module.RemoteShard.begin, module._put

@@ -9,7 +9,7 @@ import labelwise as lw
 from labelwise.errors import NumericsError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
-from labelwise.shards import shards as shards_module
+from labelwise.shards import shard as shards_module
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, HeadGrad, Needs, Probs
 from labelwise.strategies.distance.nearest import NearestDistances

@@ -18,7 +18,7 @@ from labelwise.errors import ArgumentError, MemoryLimitError
 from labelwise.io.sizes import format_size, parse_size
 from labelwise.selection import memory
 from labelwise.selection.memory import Size, needed_bytes, smallest_limit
-from labelwise.shards import heap
+from labelwise.shards import devices
 from labelwise.signals.spec import Embedding, LogProbs, Probs, stored
 
 NAMES = lw.strategies.names()
@@ -236,8 +236,8 @@ def test_a_refusal_travels_with_its_number() -> None:
 
 
 def test_another_allocator_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: object())
-    heap.keep_pieces_up_to(1 << 20)
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: object())
+    devices.set_mmap_threshold(1 << 20)
 
 
 def test_a_strategy_of_ones_own_has_a_declaration() -> None:
@@ -273,12 +273,12 @@ def test_a_session_spills_signals_that_do_not_fit_and_leaves_no_file(
     monkeypatch.setattr(placing, "place_aside", lambda *all: aside.append(1) or place_aside(*all))
     assert _session("1GB", hidden=512).ask(8).ids.tolist() == free.ids.tolist()
     assert not aside
-    tight = _session("1GB", hidden=512)
-    tight.max_memory = 1000
+    returned_memory = _session("1GB", hidden=512)
+    returned_memory.max_memory = 1000
     with pytest.raises(MemoryLimitError) as info:
-        tight.ask(8)
-    tight.max_memory = info.value.smallest
-    assert tight.ask(8).ids.tolist() == free.ids.tolist()
+        returned_memory.ask(8)
+    returned_memory.max_memory = info.value.smallest
+    assert returned_memory.ask(8).ids.tolist() == free.ids.tolist()
     assert len(aside) == 1
     assert not list(tmp_path.glob("labelwise-*"))
 

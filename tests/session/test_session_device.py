@@ -33,8 +33,8 @@ from labelwise.shards.checkpoint import journal
 from labelwise.shards.devices import CPU, carried, free_bytes, wait_for
 from labelwise.shards.factories import ReadPart
 from labelwise.shards.placement import RESERVED_PART, Placement
-from labelwise.shards.ray.ray_shards import Ray
-from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
+from labelwise.shards.ray import Ray
+from labelwise.shards.shard import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.model.forward import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.rows import Rows

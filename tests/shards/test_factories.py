@@ -26,8 +26,7 @@ from labelwise.errors import NeedError, SourceError
 from labelwise.pool import Pool
 from labelwise.shards.factories import MADE, ReadPart
 from labelwise.shards.placement import Placement, _files_of
-from labelwise.shards.ray import spill
-from labelwise.shards.ray.ray_shards import Ray
+from labelwise.shards.ray import Ray, spill
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Features, Probs
 
@@ -273,7 +272,7 @@ def _asked(engine, model):
 @pytest.fixture
 def folders(monkeypatch):
     """The folders of parts that are there now, of selections made within."""
-    from labelwise.shards.ray import ray_shards as module
+    from labelwise.shards.ray import engine as module
 
     tokens, put = [], module._put
     monkeypatch.setattr(module, "_put", lambda ray, maker: tokens.append(maker.token) or put(ray, maker))
@@ -290,7 +289,7 @@ def folders(monkeypatch):
 def test_a_worker_made_anew_maps_what_the_model_said_and_does_not_read_again(cluster, folders, monkeypatch, tmp_path):
     import ray
 
-    from labelwise.shards.ray import ray_shards as module
+    from labelwise.shards.ray import engine as module
 
     begun, seen, begin = [], [], module.RemoteShard.begin
 

@@ -370,11 +370,11 @@ def test_an_error_inside_a_check_is_its_outcome():
 
 
 def test_blocks_and_threads_are_put_back():
-    from labelwise.shards import shards
+    from labelwise.shards import shard
 
-    before = shards.CPU_BLOCK_BYTES, shards.DEVICE_BLOCK_BYTES, torch.get_num_threads()
+    before = shard.CPU_BLOCK_BYTES, shard.DEVICE_BLOCK_BYTES, torch.get_num_threads()
     check_strategy(ByBlock(), checks=["blocks"])
-    assert before == (shards.CPU_BLOCK_BYTES, shards.DEVICE_BLOCK_BYTES, torch.get_num_threads())
+    assert before == (shard.CPU_BLOCK_BYTES, shard.DEVICE_BLOCK_BYTES, torch.get_num_threads())
 
 
 def test_a_strategy_that_cannot_begin_without_labels_is_checked_with_some():

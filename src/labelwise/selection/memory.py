@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labelwise.errors import MemoryLimitError
 from labelwise.io.sizes import format_exactly, format_size
-from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES, computed_in
+from labelwise.shards.shard import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES, computed_in
 from labelwise.signals.spec import Signal
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shard, Shards
 from labelwise.shards.devices import free_bytes, wait_for
 from labelwise.shards.placement import RESERVED_PART, Placement
-from labelwise.shards.shards import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
+from labelwise.shards.shard import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 from labelwise.signals.rows import Rows
 
 

@@ -22,8 +22,8 @@ from labelwise.shards import Shards
 from labelwise.shards.devices import wait_for
 from labelwise.shards.factories import ReadPart, edges
 from labelwise.shards.placement import Placement, place_by
+from labelwise.shards.ray import Ray
 from labelwise.shards.ray import spill as spill_files
-from labelwise.shards.ray.ray_shards import Ray
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import LabelProbs, Signal, stored

@@ -18,8 +18,7 @@ from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shards
 from labelwise.shards.checkpoint.fingerprint import object_fingerprint
 from labelwise.shards.checkpoint.journal import FolderJournal
-from labelwise.shards.devices import in_full
-from labelwise.shards.heap import tight
+from labelwise.shards.devices import in_full, returned_memory
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def run_selection(
 
 
 def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, options: RunOptions) -> Selection:
-    with in_full(), tight(options.limit is not None), progress_to(options.progress):
+    with in_full(), returned_memory(options.limit is not None), progress_to(options.progress):
         if options.folder is None:
             return strategy.select(pool, labelled, k, key)
         try:

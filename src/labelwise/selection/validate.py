@@ -25,7 +25,7 @@ from labelwise.selection.selection import Selection
 from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shards, computed_in, shards_of
 from labelwise.shards.factories import array_parts
-from labelwise.shards.ray.ray_shards import Ray, engine_of
+from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.check import check_classes
 from labelwise.signals.spec import (
     Basis,

@@ -34,7 +34,7 @@ from labelwise.session import folder as store
 from labelwise.session.pending import PendingBatch
 from labelwise.shards import Shards
 from labelwise.shards.placement import Placement
-from labelwise.shards.ray.ray_shards import Ray, engine_of
+from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import stored
 from labelwise.train import Fit, Learner, learner_of

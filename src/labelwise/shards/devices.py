@@ -1,7 +1,8 @@
-"""What an accelerator has room for, when it is done, how it computes, and how values cross from memory to memory."""
+"""Devices and their memory: free bytes, waiting, precision, copies between memories, and the allocator of the CPU."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from torch import Tensor
 T = TypeVar("T")
 
 CPU = torch.device("cpu")
+
+LIMITED_THRESHOLD, USUAL_THRESHOLD = 1 << 20, 32 << 20  # bytes; the second is the most that glibc comes to by itself
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # names of mallopt
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -99,3 +103,28 @@ def from_raw(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...], devic
         # Memory that processes share may only be read; nothing writes to a column.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(data).view(dtype).reshape(shape).to(device)
+
+
+@contextmanager
+def returned_memory(is_limited: bool) -> Iterator[None]:
+    """Within, if `is_limited`, large tensors go back to the system as soon as they are freed.
+
+    The allocator of glibc learns to keep ever larger pieces for later, and then takes several times what is used.
+    """
+    if is_limited:
+        set_mmap_threshold(LIMITED_THRESHOLD)
+    try:
+        yield
+    finally:
+        if is_limited:
+            set_mmap_threshold(USUAL_THRESHOLD)
+
+
+def set_mmap_threshold(size: int) -> None:
+    """Return freed pieces of at least `size` bytes to the system at once, where the allocator has such a setting."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another system, another allocator
+        return
+    mallopt(_MMAP_THRESHOLD, size)
+    mallopt(_TRIM_THRESHOLD, 2 * size)

@@ -22,7 +22,7 @@ from labelwise.pool.sources.arrays import Mapped
 from labelwise.shards.devices import CPU, from_raw, raw
 from labelwise.shards.placement import Placement, column_file, place_by, settle
 from labelwise.shards.ray.spill import own_folder
-from labelwise.shards.shards import Shard
+from labelwise.shards.shard import Shard
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Features, LossJvp, Signal, stored

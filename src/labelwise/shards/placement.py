@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelwise.errors import StoreError
 from labelwise.shards.devices import CPU
-from labelwise.shards.shards import Shard, Shards, computed_in
+from labelwise.shards.shard import Shard, Shards, computed_in
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
 

@@ -16,7 +16,7 @@ from labelwise.errors import NumericsError
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.shards import Shards
-from labelwise.shards import shards as shards_module
+from labelwise.shards import shard as shards_module
 from labelwise.verify.problems import (
     Problem,
     expect,
@@ -30,7 +30,7 @@ from labelwise.verify.problems import (
 from labelwise.verify.result import CheckFailed, NotApplicable
 
 PERTURBATION = 1e-6  # relative; more than the rounding of float32
-SMALLEST_BLOCK = 64  # rows; see shards/shards.py
+SMALLEST_BLOCK = 64  # rows; see shards/shard.py
 OTHER_SEEDS = 3
 MORE_SEEDS = 24
 

@@ -17,10 +17,10 @@ from labelwise.shards import Shard
 from labelwise.shards.checkpoint import journal
 from labelwise.shards.checkpoint.state import restore, save
 from labelwise.shards.ray import cluster as room
-from labelwise.shards.ray import ray_shards as module
-from labelwise.shards.ray.ray_shards import Outbox, Ray, RemoteShard
+from labelwise.shards.ray import engine as module
+from labelwise.shards.ray.engine import Outbox, Ray, RemoteShard
 from labelwise.shards.ray.serialize import Raised, packed, unpacked
-from labelwise.shards.shards import Once
+from labelwise.shards.shard import Once
 from labelwise.signals.spec import Embedding
 
 ray = pytest.importorskip("ray")

@@ -8,8 +8,8 @@ from test_every_strategy import _inputs, _same
 
 import labelwise as lw
 from labelwise.errors import ClusterError
-from labelwise.shards.ray import ray_shards as module
-from labelwise.shards.ray.ray_shards import Ray, RemoteShard
+from labelwise.shards.ray import engine as module
+from labelwise.shards.ray.engine import Ray, RemoteShard
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,7 +9,7 @@ import labelwise as lw
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
-from labelwise.shards import shards as shards_module
+from labelwise.shards import shard as shards_module
 from labelwise.signals.spec import Duals, Embedding
 from labelwise.strategies import Ally
 from labelwise.strategies.ally.cluster_topk import topk_in_clusters

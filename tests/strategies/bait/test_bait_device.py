@@ -175,7 +175,7 @@ def test_what_float64_cannot_hold_is_refused_in_words():
 
 def test_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch):
     """Rows are updated and solved in many blocks, the last one partial."""
-    monkeypatch.setattr("labelwise.shards.shards.DEVICE_BLOCK_BYTES", 1)
+    monkeypatch.setattr("labelwise.shards.shard.DEVICE_BLOCK_BYTES", 1)
     check_same(tuned(Bait(), min_solved=7, **SMALL), 30, problem(150, 3, 3, 2))
 
 

@@ -4,7 +4,7 @@ import torch
 
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
-from labelwise.shards import shards as shards_module
+from labelwise.shards import shard as shards_module
 from labelwise.signals.spec import Features
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.distance.reference import joint_law, sq_distances

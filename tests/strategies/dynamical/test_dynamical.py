@@ -75,7 +75,7 @@ def test_diverse_picks_do_not_depend_on_order_or_blocks(dtype, monkeypatch):
     given_arrays = {key: value.astype(dtype) for key, value in given_arrays.items()}
     ids, order = np.arange(120), np.random.default_rng(0).permutation(120)
     expected = lw.select(Dynamical(diverse=True), 20, **given_arrays, ids=ids)
-    monkeypatch.setattr("labelwise.shards.shards.CPU_BLOCK_BYTES", 1)
+    monkeypatch.setattr("labelwise.shards.shard.CPU_BLOCK_BYTES", 1)
     mixed = {key: value[order] for key, value in given_arrays.items()}
     assert lw.select(Dynamical(diverse=True), 20, **mixed, ids=ids[order]).ids.tolist() == expected.ids.tolist()
 

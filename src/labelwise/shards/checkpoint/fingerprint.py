@@ -20,7 +20,7 @@ import torch
 
 from labelwise.errors import ArgumentError
 from labelwise.shards.devices import raw
-from labelwise.shards.shards import Shard, Shards
+from labelwise.shards.shard import Shard, Shards
 
 WHOLE = 64 << 20  # bytes of a column that are looked at
 RUN = 64 << 10  # bytes looked at in one place, and held

@@ -35,7 +35,7 @@ from labelwise.io.files import open_locked, write_text
 from labelwise.shards.checkpoint.fingerprint import fingerprint
 from labelwise.shards.checkpoint.log import Answers
 from labelwise.shards.checkpoint.state import restore, save
-from labelwise.shards.shards import Once, Shards
+from labelwise.shards.shard import Once, Shards
 
 T = TypeVar("T")
 

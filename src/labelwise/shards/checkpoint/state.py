@@ -12,7 +12,7 @@ import torch
 from labelwise.errors import StoreError
 from labelwise.io.files import atomic_file
 from labelwise.shards.checkpoint.log import sum_of
-from labelwise.shards.shards import Shard
+from labelwise.shards.shard import Shard
 
 
 def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from labelwise.errors import ModelError
-from labelwise.shards.devices import CPU, carried, in_full
-from labelwise.shards.heap import TIGHT, keep_pieces_up_to
+from labelwise.shards.devices import CPU, LIMITED_THRESHOLD, carried, in_full, set_mmap_threshold
 from labelwise.shards.ray.serialize import Packed, Raised, packed, size_of, unpacked
-from labelwise.shards.shards import Shard
+from labelwise.shards.shard import Shard
 
 
 class Holder:
@@ -21,7 +20,7 @@ class Holder:
         import torch
 
         torch.set_num_threads(threads)
-        keep_pieces_up_to(TIGHT)  # the process holds rows and nothing else
+        set_mmap_threshold(LIMITED_THRESHOLD)  # the process holds rows and nothing else
 
     def here(self) -> Packed | Raised:
         """Answered once the actor has a place and its process runs, before any work."""

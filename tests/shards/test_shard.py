@@ -6,7 +6,7 @@ import torch
 
 from labelwise.errors import LabelwiseError, NumericsError, RowError, StoreError
 from labelwise.shards import Shard, Shards, place, shards_of
-from labelwise.shards import shards as shards_module
+from labelwise.shards import shard as shards_module
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Features, Probs, Signal
 from labelwise.strategies.uncertainty.reference import highest_first

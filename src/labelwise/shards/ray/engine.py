@@ -27,7 +27,7 @@ from labelwise.errors import ArgumentError, StoreError
 from labelwise.shards.ray.actor import Holder
 from labelwise.shards.ray.cluster import Room, places, room, started
 from labelwise.shards.ray.serialize import Raised, packed, unpacked
-from labelwise.shards.shards import Once, Shard, Shards
+from labelwise.shards.shard import Once, Shard, Shards
 
 T = TypeVar("T")
 Maker = Callable[[], Shard]
@@ -108,7 +108,7 @@ def engine_of(engine: Any) -> Ray | None:
         return engine
     if engine == "ray":
         return Ray()
-    raise ArgumentError(f'engine is None, "ray" or labelwise.shards.ray.ray_shards.Ray(...), found {engine!r}')
+    raise ArgumentError(f'engine is None, "ray" or labelwise.shards.ray.Ray(...), found {engine!r}')
 
 
 class Outbox:
