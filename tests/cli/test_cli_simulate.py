@@ -338,7 +338,7 @@ def test_columns_that_are_not_separated_by_commas_are_pointed_out(tmp_path: Path
         read_own(tmp_path / "t.csv", "y")
     (tmp_path / "t.csv").write_text("a;b;y\n1,5;2,5;3\n")  # decimal commas
     with pytest.raises(
-        SourceError, match=r"line 2: 3 fields, 1 were expected\..* separated by ';'; commas were expected"
+        SourceError, match=r"line 2: expected 1 fields, found 3\..* separated by ';'; commas were expected"
     ):
         read_own(tmp_path / "t.csv", "y")
 
@@ -378,7 +378,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     for name, content, text in (
         ("nowhere.csv", None, "there is no such file"),
         ("a.xlsx", "x", "a table ends in .csv"),
-        ("b.csv", "x,y\n1,2\n3\n", "line 3: 1 field, 2 were expected"),
+        ("b.csv", "x,y\n1,2\n3\n", "line 3: expected 2 fields, found 1"),
         ("c.csv", "x,y\n1,\n2,\n", "column 'y' holds no value"),
     ):
         if content is not None:

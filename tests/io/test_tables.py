@@ -37,7 +37,7 @@ def test_rows_keep_their_numbers_and_bad_lines_are_named(tmp_path: Path, name: s
     assert table.ids.tolist() == [0, 2, 3]
     assert table.places == [f"{name} line {line}" for line in (2, 5, 7)]
     assert table.faults == (
-        f"{name} line 3: 1 field, 2 were expected",
+        f"{name} line 3: expected 2 fields, found 1",
         f"{name} line 8: byte 0xff is not UTF-8; save the table as UTF-8",
     )
 

@@ -307,8 +307,7 @@ def _with_width(records: Iterator[Line], width: int) -> Iterator[Line]:
     for line in records:
         found = len(line.fields)
         if line.fault is None and found != width:
-            fault = f"{found} {'field' if found == 1 else 'fields'}, {width} were expected"
-            yield Line(line.number, line.fields, fault)
+            yield Line(line.number, line.fields, f"expected {width} fields, found {found}")
         else:
             yield line
 

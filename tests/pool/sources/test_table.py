@@ -53,8 +53,8 @@ def test_csv_texts_with_quotes_and_lines(tmp_path):
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("1,2", "line 3: 2 fields, 3 were expected"),
-        ("1,2,3,4", "line 3: 4 fields, 3 were expected"),
+        ("1,2", "line 3: expected 3 fields, found 2"),
+        ("1,2,3,4", "line 3: expected 3 fields, found 4"),
         ("1,cat,0", "line 3: column 'b' holds 'cat'; a number was expected"),
         ("1,,0", "line 3: column 'b' is empty"),
         ("1,nan,0", "line 3: column 'b' holds 'nan'"),

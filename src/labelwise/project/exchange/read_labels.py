@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelwise.errors import SourceError
+from labelwise.io.tables import csv_lines
 from labelwise.project.exchange.tables import unescape_formula
 from labelwise.project.settings import Kind
 
@@ -65,38 +64,30 @@ def read_labels(
         raise SourceError(f"{path} cannot be read ({error}). Expected CSV or JSON in UTF-8") from error
     if path.suffix.lower() == ".json" or content.lstrip()[:1] in ("[", "{"):
         return _from_json(path, content)
-    return _from_csv(path, content, label, key, kind, text)
+    return _from_csv(path, label, key, kind, text)
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
-def _from_csv(path: Path, content: str, label: str | None, key: str | None, kind: Kind, text: str) -> FoundFile:
-    delimiter = "\t" if ".tsv" in path.name.lower() else ","
-    reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+def _from_csv(path: Path, label: str | None, key: str | None, kind: Kind, text: str) -> FoundFile:
+    header, lines = csv_lines(path)
+    names = [unescape_formula(name) for name in header]
+    named = _label_column(path, names, label)
+    keys = _key_columns(path, [name for name in names if name != named], key, kind, text)
     labels: list[FoundLabel] = []
     unlabelled = 0
-    try:
-        names = [unescape_formula(name) for name in next(reader, [])]
-        named = _label_column(path, names, label)
-        keys = _key_columns(path, [name for name in names if name != named], key, kind, text)
-        for fields in reader:
-            if not fields:
-                continue
-            location = f"line {reader.line_num}"
-            if len(fields) != len(names):
-                raise SourceError(
-                    f"{path} {location}: expected {len(names)} fields, found {len(fields)}. Correct the line"
-                )
-            cells = {name: unescape_formula(field) for name, field in zip(names, fields)}
-            value = cells[named].strip()
-            if not value:
-                unlabelled += 1
-                continue
-            given = {kind: cells[name] for kind, name in keys.items() if cells[name].strip()}
-            labels.append(FoundLabel(location, value, given.get("id"), given.get("path"), given.get("text")))
-    except csv.Error as error:
-        raise SourceError(f"{path} line {reader.line_num} is not valid CSV ({error})") from error
+    for line in lines:
+        location = f"line {line.number}"
+        if line.fault is not None:
+            raise SourceError(f"{path} {location}: {line.fault}. Correct the line, or save it as CSV again")
+        cells = {name: unescape_formula(field) for name, field in zip(names, line.fields)}
+        value = cells[named].strip()
+        if not value:
+            unlabelled += 1
+            continue
+        given = {kind: cells[name] for kind, name in keys.items() if cells[name].strip()}
+        labels.append(FoundLabel(location, value, given.get("id"), given.get("path"), given.get("text")))
     return FoundFile("csv", labels, unlabelled)
 
 
