@@ -10,24 +10,19 @@ from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Features
 from labelwise.strategies import ProbCover
 from labelwise.strategies.coverage import kmeans as cluster
-from labelwise.strategies.coverage import probcover as module
-from labelwise.strategies.coverage import radius_index as ball_index
-from labelwise.strategies.coverage.radius_index import Balls, balls_of
+from labelwise.strategies.coverage.radius_index import Balls, RadiusIndex, build_index
 from labelwise.strategies.coverage.reference import largest_pure_radius, probcover, purity
+from tuned import tuned
 
 F = Features()
 NONE = Shards([])
 
 
 @pytest.mark.parametrize(
-    ("columns", "listed", "held"), [(3, 1024, 1 << 18), (4096, 2, 1 << 18), (4096, 7, 9), (9, 1, 1)]
+    ("columns", "listed", "list_pairs"), [(3, 1024, 1 << 18), (4096, 2, 1 << 18), (4096, 7, 9), (9, 1, 1)]
 )
 @pytest.mark.parametrize("seed", range(10))
-def test_picks_are_those_on_the_explicit_graph(
-    seed: int, columns: int, listed: int, held: int, monkeypatch: pytest.MonkeyPatch
-):
-    for name, value in (("COLUMNS", columns), ("LISTED", listed), ("HELD", held)):
-        monkeypatch.setattr(module, name, value)
+def test_picks_are_those_on_the_explicit_graph(seed: int, columns: int, listed: int, list_pairs: int):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(50, 2))
     if seed % 3 == 0:
@@ -37,7 +32,8 @@ def test_picks_are_those_on_the_explicit_graph(
     delta, k = float(rng.choice([0.25, 0.5, 1.0, 2.0])), int(rng.integers(1, 51))
     slow = probcover(x, ids, labelled, delta, k)
     given = {"embedding": labelled} if len(labelled) else None
-    got = lw.select(ProbCover(delta=delta), k, embedding=x, ids=ids, labelled=given, seed=seed)
+    strategy = tuned(ProbCover(delta=delta), columns=columns, listed=listed, list_pairs=list_pairs)
+    got = lw.select(strategy, k, embedding=x, ids=ids, labelled=given, seed=seed)
     assert got.ids.tolist()[: len(slow)] == [i for i, _ in slow]
     assert got.scores.tolist() == [n for _, n in slow] + [0] * (k - len(slow))
     assert got.notes["delta"] == delta
@@ -53,11 +49,8 @@ def test_picks_are_those_on_the_explicit_graph(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("seed", range(6))
-def test_picks_along_a_few_directions_are_those_on_the_explicit_graph(
-    seed: int, dtype: type, monkeypatch: pytest.MonkeyPatch
-):
-    """Features of a falling spectrum, as those of a trained network are: most pairs are told apart by few of them."""
-    monkeypatch.setattr(ball_index, "PAIR", 1)
+def test_picks_along_a_few_directions_are_those_on_the_explicit_graph(seed: int, dtype: type):
+    """Features of a falling spectrum, as those of a trained network are: few directions rule most pairs out."""
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(300, 80)) / np.arange(1, 81)) @ np.linalg.qr(rng.normal(size=(80, 80)))[0]
     x[50:60] = x[:10]
@@ -65,16 +58,16 @@ def test_picks_along_a_few_directions_are_those_on_the_explicit_graph(
     far = np.sqrt(((x[:, None] - x[None]) ** 2).sum(2))
     delta = 1.000001 * float(np.quantile(far, 0.01 + 0.002 * seed))  # no pair lies at the radius but for rounding
     pool = shards_of(torch.arange(len(x)), {F: torch.as_tensor(x)}, 2)
-    assert balls_of(pool, F, delta, Key(seed)).along_DE is not None
+    assert build_index(pool, F, delta, Key(seed), pair_cost=1).directions_DE is not None
     slow = probcover(x.astype(np.float64), np.arange(300), np.empty((0, 80)), delta, 40)
-    got = lw.select(ProbCover(delta=delta), 40, embedding=x, seed=seed)
+    got = lw.select(tuned(ProbCover(delta=delta), pair_cost=1), 40, embedding=x, seed=seed)
     assert got.ids.tolist()[: len(slow)] == [i for i, _ in slow]
     assert got.scores.tolist() == [n for _, n in slow] + [0] * (40 - len(slow))
 
 
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_balls_hold_what_the_distance_says(few: bool, dtype: torch.dtype):
+def test_balls_contain_the_rows_within_the_radius(few: bool, dtype: torch.dtype):
     rng = np.random.default_rng(7)
     x = torch.tensor(np.round(rng.normal(size=(200, 40)) * 2) / 2, dtype=dtype)  # many pairs exactly at the radius
     y = torch.cat([x[:20], torch.tensor(rng.normal(size=(10, 40)), dtype=dtype)])
@@ -83,14 +76,14 @@ def test_balls_hold_what_the_distance_says(few: bool, dtype: torch.dtype):
     inside = far <= delta**2
     assert 0.05 < inside.double().mean() < 0.5
     along = torch.linalg.qr(torch.tensor(rng.normal(size=(40, 12)), dtype=torch.float64)).Q.to(dtype) if few else None
-    around = Balls(F, delta, along).around(Rows(torch.arange(30), {F: y}))
+    balls = RadiusIndex(F, delta, along).balls(Rows(torch.arange(30), {F: y}))
     rows = Rows(torch.arange(200), {F: x})
-    assert around.held(rows).tolist() == inside.sum(1).tolist()
+    assert balls.count_balls(rows).tolist() == inside.sum(1).tolist()
     for who in (torch.arange(200) % 3 == 0, torch.ones(200, dtype=torch.bool), torch.zeros(200, dtype=torch.bool)):
-        of_row, of_ball = around.counts(rows, who)
+        of_row, of_ball = balls.count_both(rows, who)
         assert of_row.tolist() == inside.sum(1).tolist()
         assert of_ball.tolist() == inside[who].sum(0).tolist()
-    at, centre = around.pairs(rows)
+    at, centre = balls.pairs(rows)
     assert set(zip(at.tolist(), centre.tolist())) == set(map(tuple, inside.nonzero().tolist()))
     assert len(at) == int(inside.sum())
 
@@ -135,12 +128,10 @@ def test_radius_finds_the_blobs():
     assert sorted(blob[again.ids]) == [0, 1, 3]
 
 
-def test_fewer_probes_than_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PROBES", 100)
-    monkeypatch.setattr(module, "COLUMNS", 32)
+def test_fewer_probes_than_rows():
     rng = np.random.default_rng(0)
     x = np.concatenate([np.array([c, 0.0]) + rng.normal(size=(150, 2)) for c in (0, 20)])
-    delta = lw.select(ProbCover(classes=2), 2, embedding=x).notes["delta"]
+    delta = lw.select(tuned(ProbCover(classes=2), probes=100, columns=32), 2, embedding=x).notes["delta"]
     assert 10 < delta < 20
 
 
@@ -164,26 +155,26 @@ def test_a_pool_that_is_soon_covered(blobs: int):
     assert len(set(lw.select(ProbCover(delta=1.0), 600, embedding=np.zeros((600, 3), "float32")).ids)) == 600
 
 
-def test_shards_without_rows_after_the_centres(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "COLUMNS", 50)
+def test_shards_without_rows_after_the_centres():
+    strategy = tuned(ProbCover(delta=0.6), columns=50)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 3)))
     one, many = (shards_of(torch.arange(400), {F: x}, count) for count in (1, 7))
-    expected = ProbCover(delta=0.6).select(one, NONE, 60, Key(0))
-    got = ProbCover(delta=0.6).select(many, NONE, 60, Key(0))
+    expected = strategy.select(one, NONE, 60, Key(0))
+    got = strategy.select(many, NONE, 60, Key(0))
     assert got.ids.tolist() == expected.ids.tolist()
 
 
 def test_one_long_row_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch):
-    """Rounding is allowed for by row: a row far out does not leave all pairs to be measured one by one."""
+    """The rounding bound is for each row: one far row does not force all pairs to be measured one by one."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 80)).astype("float32")
     rows = Rows(torch.arange(500), {F: torch.from_numpy(x)})
     measured = []
-    monkeypatch.setattr(ball_index.Around, "_measured", lambda self, x, at, centre: measured.append(len(at)) or at > -1)
+    monkeypatch.setattr(Balls, "_measure", lambda self, x, at, centre: measured.append(len(at)) or at > -1)
     for along in (None, torch.linalg.qr(torch.from_numpy(rng.normal(size=(80, 16)))).Q.float()):
         for scale in (1.0, 1e5):
             rows.columns[F][7] *= scale
-            Balls(F, 5.0, along).around(rows).held(rows)
+            RadiusIndex(F, 5.0, along).balls(rows).count_balls(rows)
     assert measured[0] <= measured[1] <= measured[0] + 1000  # the long row with each of the others
     assert measured[3] <= measured[2] + 1000
 

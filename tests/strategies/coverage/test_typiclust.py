@@ -11,6 +11,7 @@ from labelwise.strategies import TypiClust
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.coverage.reference import typicality, typiclust
 from labelwise.strategies.distance.reference import sq_distances
+from tuned import tuned
 
 F = Features()
 NONE = Shards([])
@@ -102,17 +103,15 @@ def test_clusters_of_one_row(n: int):
     assert sorted(got.ids) == list(range(n))
 
 
-def test_witnesses_stand_for_a_large_cluster(monkeypatch: pytest.MonkeyPatch):
-    from labelwise.strategies.coverage import typiclust as module
-
-    monkeypatch.setattr(module, "WITNESSES", 50)
+def test_witnesses_represent_a_large_cluster(monkeypatch: pytest.MonkeyPatch):
+    strategy = tuned(TypiClust(), witnesses=50)
     x = np.random.default_rng(4).normal(size=(300, 2))
     _given(monkeypatch, dict.fromkeys(range(300), 0))
     pool = shards_of(torch.arange(300), {F: torch.as_tensor(x)})
-    got = TypiClust().select(pool, NONE, 1, Key(0))
+    got = strategy.select(pool, NONE, 1, Key(0))
     value = typicality(x, 20)
     assert value[got.ids[0]] >= np.quantile(value, 0.5)
-    assert got.ids.tolist() == TypiClust().select(pool, NONE, 1, Key(0)).ids.tolist()
+    assert got.ids.tolist() == strategy.select(pool, NONE, 1, Key(0)).ids.tolist()
 
 
 def test_more_picks_than_clusters():

@@ -1,4 +1,4 @@
-"""Greedy cover inside a short list: which of its balls to take while none outside can be ahead."""
+"""Greedy cover within a short list, while no ball outside of it can cover more."""
 
 from __future__ import annotations
 
@@ -9,37 +9,48 @@ from torch import Tensor
 
 
 class Picks(NamedTuple):
-    """Rows of a short list that were taken, how many rows each covered, and which rows."""
+    """Rows selected from a short list.
+
+    Attributes:
+        ids: the rows.
+        scores: the number of rows that each covered first.
+        covered: the ids of all those rows.
+    """
 
     ids: list[int]
     scores: list[float]
-    covered: Tensor  # ids
+    covered: Tensor
 
 
-def from_list(listed: Tensor, ball: Tensor, row: Tensor, guard: tuple[float, int] | None, most: int) -> Picks:
-    """At most so many picks from a list, given all pairs of a ball of the list and a row in it that is not covered.
+def cover_from_list(listed: Tensor, ball: Tensor, row: Tensor, next_best: tuple[float, int] | None, most: int) -> Picks:
+    """Select at most `most` rows of a short list, each covering the most rows that are not covered yet.
 
-    `guard` is the highest count outside the list, which can only fall, with the smallest id that has it: a pick has to
-    be ahead of it.
+    Args:
+        listed: ids of the rows on the list.
+        ball: for each pair of a ball and an uncovered row in it, the position of the ball on the list.
+        row: the id of the row of each pair.
+        next_best: the highest count outside the list, which can only fall, and the smallest id that has it. Every
+            pick is ahead of it.
+        most: the maximum of picks.
     """
-    rows, place = row.unique(return_inverse=True)
-    left_M = torch.bincount(ball, minlength=len(listed)).double()
+    rows, position = row.unique(return_inverse=True)
+    count_M = torch.bincount(ball, minlength=len(listed)).double()
     covered = torch.zeros(len(rows), dtype=torch.bool)
     ids: list[int] = []
     scores: list[float] = []
     while len(ids) < most:
-        top = float(left_M.max())
-        tied = (left_M == top).nonzero()[:, 0]
-        at = tied[listed[tied].argmin()]
-        pick = int(listed[at])
-        if top <= 0 or (guard is not None and (-top, pick) > (-guard[0], guard[1])):
+        top = float(count_M.max())
+        tied = (count_M == top).nonzero()[:, 0]
+        best = tied[listed[tied].argmin()]
+        pick = int(listed[best])
+        if top <= 0 or (next_best is not None and (-top, pick) > (-next_best[0], next_best[1])):
             break
         new = torch.zeros_like(covered)
-        new[place[ball == at]] = True
+        new[position[ball == best]] = True
         new &= ~covered
         covered |= new
-        left_M -= torch.bincount(ball[new[place]], minlength=len(listed))
-        left_M[at] = -torch.inf
+        count_M -= torch.bincount(ball[new[position]], minlength=len(listed))
+        count_M[best] = -torch.inf
         ids.append(pick)
         scores.append(top)
     return Picks(ids, scores, rows[covered])

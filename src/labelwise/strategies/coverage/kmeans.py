@@ -1,4 +1,4 @@
-"""k-means through the shards: k-means++ seeds, then sums over rows. Nothing of size rows x clusters is kept."""
+"""k-means in shards: k-means++ seeds, then sums over rows. Memory is never rows x clusters."""
 
 from __future__ import annotations
 
@@ -16,22 +16,31 @@ from labelwise.signals.spec import Signal
 from labelwise.strategies.distance.nearest import NearestDistances, Tuning
 
 ITERATIONS = 20
-SEEDING = 0.1  # of the time, about
+SEEDING = 0.1  # approximate share of the time
 
 
 def memory(size: Size, clusters: int) -> int:
-    """Bytes of k-means with so many clusters."""
+    """Bytes that k-means allocates."""
     clusters = min(clusters, size.rows)
     return Tuning().memory(size, clusters) + 8 * size.rows + 6 * clusters * (8 * size.numbers + 8)
 
 
 def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: int = ITERATIONS) -> Tensor:
-    """Centres (K, D) of at most `clusters` clusters of the column `signal`; each row keeps its cluster's number.
+    """Cluster the column `signal`; the cluster of each row is then `shard.state["cluster"]` (n,).
 
-    The number is in `shard.state["cluster"]` (n,). Fewer centres come back when there are fewer distinct rows.
     Lloyd, "Least squares quantization in PCM", 1982; seeds by Arthur and Vassilvitskii, SODA 2007.
+
+    Args:
+        pool: the rows.
+        signal: the column.
+        clusters: the maximum of clusters.
+        key: for the seeds.
+        iterations: the maximum of iterations.
+
+    Returns:
+        The centres (K, D) in float64, on the CPU; fewer than `clusters` where there are fewer distinct rows.
     """
-    pool.map(lambda shard: shard.state.pop("cluster", None) is None)  # numbers of an earlier run mean nothing here
+    pool.map(lambda shard: shard.state.pop("cluster", None) is None)  # clusters of an earlier run
     with stage(0.0, SEEDING):
         centres_KD = _seeds(pool, signal, min(clusters, pool.n), key)
     with stage(SEEDING, 1.0):
@@ -39,7 +48,7 @@ def kmeans(pool: Shards, signal: Signal, clusters: int, key: Key, iterations: in
 
 
 def _lloyd(pool: Shards, signal: Signal, centres_KD: Tensor, iterations: int) -> Tensor:
-    """The centres after so many steps, or after the one that moves no row."""
+    """The centres after `iterations` steps, or after the one that moves no row."""
     for done in range(iterations):
         tick(done, iterations)
         moved = sum(pool.map(functools.partial(_assign, signal, centres_KD)))
@@ -47,7 +56,7 @@ def _lloyd(pool: Shards, signal: Signal, centres_KD: Tensor, iterations: int) ->
             break
         sums = pool.sum(functools.partial(_sums, signal, len(centres_KD)))
         total_KD, count_K = sums[:, :-1], sums[:, -1:]
-        # A cluster that lost all its rows stays where it was.
+        # A cluster without rows keeps its centre.
         centres_KD = torch.where(count_K > 0, total_KD / count_K.clamp(min=1), centres_KD)
     else:
         pool.map(functools.partial(_assign, signal, centres_KD))
@@ -60,12 +69,12 @@ def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
         if clusters > 1:
             distances.add(pool.take(ids))
             rest = distances.draw(clusters - 1, key.fold("seeds"))
-            ids = torch.cat([ids, rest.ids[rest.values > 0]])  # copies of a seed would be empty clusters
-    return pool.take(ids).tensor(signal).double().cpu()  # a carry: small, the same everywhere
+            ids = torch.cat([ids, rest.ids[rest.values > 0]])  # clusters of copies of a seed would be empty
+    return pool.take(ids).tensor(signal).double().cpu()
 
 
 def _assign(signal: Signal, centres_KD: Tensor, shard: Shard) -> int:
-    """Give each row the number of its nearest centre; how many changed."""
+    """Assign each row to its nearest centre. Returns how many rows moved."""
     centres_KD = centres_KD.to(shard.device, shard.dtype)
     norm_K = (centres_KD * centres_KD).sum(1)
     before = shard.state.get("cluster")
@@ -78,7 +87,7 @@ def _assign(signal: Signal, centres_KD: Tensor, shard: Shard) -> int:
 
 
 def _sums(signal: Signal, clusters: int, shard: Shard) -> Tensor:
-    """Sum of the rows of each cluster and, in the last column, how many there are (K, D + 1), in float64."""
+    """The sum of the rows of each cluster and, in the last column, their number (K, D + 1), in float64."""
     total: Tensor | None = None
     width = shard.rows(slice(0, 1)).tensor(signal).shape[1]
     for where, rows in shard.blocks(scratch=2 * width):

@@ -5,15 +5,15 @@ covered when a labelled or picked row lies within delta of it in feature space.
 
     pick = argmax_i #{u not covered : |x_i - x_u| <= delta}, ties to the smaller id
 
-delta is just short of the radius at which fewer than a share `purity` of the balls hold rows of one cluster only,
+delta is just short of the radius at which less than a share `purity` of the balls contain rows of one cluster only,
 clusters found by k-means with `classes` centres (section 4 of the paper). A ball around i is pure exactly while its
 radius is below the distance of i to the nearest row of another cluster, so delta is a quantile of those distances;
 they are measured for at most 2,048 rows drawn at random.
-Counts only fall as rows are covered. So several picks are made for each sweep, inside a short list of the highest
-counts whose balls are known row by row, while one is ahead of every count outside; then what they covered is taken off.
-Cost N^2 E arithmetic as matrix products, over as few directions E of the features as tell most rows apart
-(ball_index.py), at worst all D; no table of N x N is kept. Once every row is covered the rest of the batch is drawn
-at random, and the notes say how many that was.
+Counts only fall as rows are covered. So several picks are made for each sweep, within a short list of the highest
+counts whose balls are known row by row, while one is ahead of every count outside; then the rows they covered are
+subtracted from all counts. Cost N^2 E arithmetic as matrix products, over as few directions E of the features as rule
+most pairs out (radius_index.py), at worst all D; no table of N x N is stored. Once every row is covered the rest of the
+batch is drawn at random, and the notes say how many rows that is.
 Departs from the paper: none known in the picks; the graph is never stored.
 """
 
@@ -23,6 +23,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,15 +41,32 @@ from labelwise.shards.devices import sent
 from labelwise.signals.rows import Rows, checked_norm, sq_dist
 from labelwise.signals.spec import Features, Needs
 from labelwise.strategies.coverage import kmeans as cluster
-from labelwise.strategies.coverage.greedy_cover import from_list
-from labelwise.strategies.coverage.radius_index import COUNTS, Balls, balls_of, some_of
+from labelwise.strategies.coverage.greedy_cover import cover_from_list
+from labelwise.strategies.coverage.radius_index import COUNTS, PAIR_COST, RadiusIndex, block_of, build_index
 from labelwise.strategies.distance.centering import centred
 
 FEATURES = Features()
-PROBES, TOGETHER = 2048, 512  # rows whose distance to another cluster is measured, and how many of them at once
-MEASURING, COUNTING = 0.1, 0.9  # of the time, about, when the radius is known and when every ball was counted
-COLUMNS = 4096  # balls of one matrix product
-LISTED, HELD = 1024, 1 << 18  # rows of the short list, and rows in their balls, together
+PROBES_TOGETHER = 512  # rows whose distance to another cluster is measured at once
+MEASURING, COUNTING = 0.1, 0.9  # approximate shares of the time until the radius is known and every ball counted
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Sizes that change time and memory; of the picks, `probes` alone changes those for which delta is measured.
+
+    Args:
+        probes: rows whose distance to another cluster is measured.
+        columns: balls of one matrix product.
+        listed: rows on the short list.
+        list_pairs: rows in the balls of the short list, together.
+        pair_cost: see `build_index`.
+    """
+
+    probes: int = 2048
+    columns: int = 4096
+    listed: int = 1024
+    list_pairs: int = 1 << 18
+    pair_cost: float = PAIR_COST
 
 
 @register
@@ -57,15 +75,19 @@ class ProbCover(Strategy):
     """Greedy cover of the pool by balls of radius delta.
 
     Args:
-        delta: radius of the balls, or None to find it from `purity` and `classes`.
-        purity: share of balls that should hold rows of one cluster only.
-        classes: how many classes (clusters) to expect when delta is looked for.
+        delta: radius of the balls, or None to measure it from `purity` and `classes`.
+        purity: share of balls that should contain rows of one cluster only.
+        classes: number of classes (clusters) to expect when delta is measured.
+
+    Raises:
+        ArgumentError: a parameter is out of range.
     """
 
     delta: float | None = None
     purity: float = 0.95
     classes: int = 10
 
+    tuning: ClassVar[Tuning] = Tuning()
     name = "probcover"
     picks = "rows whose balls cover the most uncovered rows"
     reason = "Has many close neighbours without a label."
@@ -85,13 +107,14 @@ class ProbCover(Strategy):
 
     def memory(self, size: Size) -> int:
         clusters = 0 if self.delta is not None else cluster.memory(size, self.classes)
-        probes = 0 if self.delta is not None else 4 * min(PROBES, size.rows) * size.row
-        held = 96 * max(size.rows, min(HELD, size.rows**2))
-        centres = 4 * min(COLUMNS, size.rows) * size.row
-        return 64 * size.rows + max(clusters + probes, Balls.memory(size), centres + held)  # one after the other
+        probes = 0 if self.delta is not None else 4 * min(self.tuning.probes, size.rows) * size.row
+        pairs = 96 * max(size.rows, min(self.tuning.list_pairs, size.rows**2))
+        centres = 4 * min(self.tuning.columns, size.rows) * size.row
+        # One after the other.
+        return 64 * size.rows + max(clusters + probes, RadiusIndex.memory(size), centres + pairs)
 
     def work(self, size: Size) -> float:
-        return 2.0 * size.rows**2 * min(size.numbers, COUNTS[-1])  # every pair is looked at once
+        return 2.0 * size.rows**2 * min(size.numbers, COUNTS[-1])  # every pair once
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         try:
@@ -99,90 +122,89 @@ class ProbCover(Strategy):
                 pool.map(_begin)
                 with stage(0.0, MEASURING):
                     delta = self.delta if self.delta is not None else self._pure_radius(pool, key.fold("delta"))
-                balls = balls_of(pool, FEATURES, delta, key.fold("directions"))
+                index = build_index(pool, FEATURES, delta, key.fold("directions"), self.tuning.pair_cost)
                 with stage(MEASURING, COUNTING):
-                    _count_balls(pool, labelled, balls)
+                    self._count_balls(pool, labelled, index)
                 with stage(COUNTING, 1.0):
-                    ids, scores = _cover_greedily(pool, k, balls)
+                    ids, scores = self._cover_greedily(pool, k, index)
             notes = {"delta": delta, "covered": pool.sum(_covered) / pool.n, "at_random": k - len(ids)}
             if len(ids) < k:
-                rest = pool.best(functools.partial(_lottery, key.fold("rest")), k - len(ids))
+                rest = pool.best(functools.partial(_random_others, key.fold("rest")), k - len(ids))
                 ids.extend(rest.ids.tolist())
                 scores.extend([0.0] * len(rest.ids))
         finally:
-            pool.map(_end)
+            pool.map(_clear)
         return equal_weights(ids, scores, notes)
 
     def _pure_radius(self, pool: Shards, key: Key) -> float:
         """The radius at which a share `purity` of the balls is pure."""
         centres = cluster.kmeans(pool, FEATURES, self.classes, key.fold("clusters"))
-        probes = pool.best(lambda shard: key.uniform(shard.ids), min(PROBES, pool.n)).ids
-        number = dict(pair for pairs in pool.map(functools.partial(_numbers, probes)) for pair in pairs)
+        probes = pool.best(lambda shard: key.uniform(shard.ids), min(self.tuning.probes, pool.n)).ids
+        number = dict(pair for pairs in pool.map(functools.partial(_clusters_of, probes)) for pair in pairs)
         gap = torch.full((len(probes),), torch.inf, dtype=torch.float64)
-        for start in range(0, len(probes), TOGETHER):
-            part = probes[start : start + TOGETHER]
-            rows, own = pool.take(part), torch.tensor([number[i] for i in part.tolist()])
-            gaps = pool.map(functools.partial(_other_cluster, rows, own))
-            gap[start : start + TOGETHER] = torch.stack(gaps).amin(0)
+        for start in range(0, len(probes), PROBES_TOGETHER):
+            part = probes[start : start + PROBES_TOGETHER]
+            rows, clusters = pool.take(part), torch.tensor([number[i] for i in part.tolist()])
+            gaps = pool.map(functools.partial(_other_cluster, rows, clusters))
+            gap[start : start + PROBES_TOGETHER] = torch.stack(gaps).amin(0)
         gap = gap[torch.isfinite(gap)].sqrt().sort().values
         if len(centres) < 2 or not len(gap) or gap[-1] == 0:
             return torch.finfo(torch.float32).tiny  # copies of one row: any radius covers all of them
-        # Midway to the next shorter distance, so that no row lies on the edge of a ball by construction. Distances
-        # come in pairs (each row may be the other's nearest), so the next shorter one may be several places down.
-        impure = int((1 - self.purity) * len(gap) + 1e-9)  # so many balls may be impure
+        # Midway to the next shorter distance, so that no row is on the edge of a ball by construction. Distances come
+        # in pairs (each row may be the other's nearest), so the next shorter one may be several positions before.
+        impure = int((1 - self.purity) * len(gap) + 1e-9)  # balls that may be impure
         edge = float(gap[min(impure, len(gap) - 1)])
         shorter = gap[gap < edge * (1 - 1e-6)]
         below = float(shorter[-1]) if len(shorter) else 0.0
         return max((below + edge) / 2, torch.finfo(torch.float32).tiny)
 
+    def _count_balls(self, pool: Shards, labelled: Shards, index: RadiusIndex) -> None:
+        """Cover the rows near labelled ones, and count the other rows in each ball."""
+        for centres in self._blocks(labelled, _ids(labelled)):
+            pool.map(functools.partial(_cover, index, centres))
+        left = torch.cat(pool.map(_not_covered)).sort().values
+        done = 0
+        for rows in self._blocks(pool, left):
+            tick(2 * len(left) * done - done**2, len(left) ** 2)
+            done += len(rows)
+            counts = torch.stack(pool.map(functools.partial(_count, index, rows))).sum(0)
+            pool.map(functools.partial(_add_counts, rows.ids.cpu(), counts))
 
-def _count_balls(pool: Shards, labelled: Shards, balls: Balls) -> None:
-    """Cover what the labelled rows cover; how many of the others each ball holds."""
-    for centres in _parts(labelled, _ids(labelled)):
-        pool.map(functools.partial(_cover, balls, centres))
-    left = torch.cat(pool.map(_not_covered)).sort().values
-    done = 0
-    for rows in _parts(pool, left):
-        tick(2 * len(left) * done - done**2, len(left) ** 2)
-        done += len(rows)
-        held = torch.stack(pool.map(functools.partial(_count, balls, rows))).sum(0)
-        pool.map(functools.partial(_add, rows.ids.cpu(), held))
+    def _cover_greedily(self, pool: Shards, k: int, index: RadiusIndex) -> tuple[list[int], list[float]]:
+        """At most k ids, each covering the most rows that are not covered yet, and how many each covered."""
+        size = block_of(self.tuning.listed, pool.n)
+        ids: list[int] = []
+        scores: list[float] = []
+        while len(ids) < k:
+            best = pool.best(_degree, size + 1)
+            if best.values[0] <= 0:
+                break
+            counts = best.values[:size]
+            counts = counts[counts > 0]
+            length = max(1, int((counts.cumsum(0) <= self.tuning.list_pairs).sum()))
+            listed = best.ids[:length]
+            next_best = (float(best.values[length]), int(best.ids[length])) if length < len(best.ids) else None
+            found = pool.map(functools.partial(_uncovered_pairs, index, pool.take(listed)))
+            ball, row = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
+            picks = cover_from_list(listed, ball, row, next_best, k - len(ids))
+            assert picks.ids, "counts are exact: the first of the list is ahead"
+            ids += picks.ids
+            scores += picks.scores
+            pool.map(functools.partial(_select, torch.tensor(picks.ids), picks.covered))
+            tick(len(ids), k)
+            for rows in self._blocks(pool, picks.covered) if len(ids) < k else ():
+                pool.map(functools.partial(_subtract_counts, index, rows))
+        return ids, scores
 
-
-def _cover_greedily(pool: Shards, k: int, balls: Balls) -> tuple[list[int], list[float]]:
-    """At most k ids, each covering the most rows not covered yet, and how many that were."""
-    ids: list[int] = []
-    scores: list[float] = []
-    while len(ids) < k:
-        best = pool.best(_degree, some_of(LISTED, pool.n) + 1)
-        if best.values[0] <= 0:
-            break
-        worth = best.values[: some_of(LISTED, pool.n)]
-        worth = worth[worth > 0]
-        listed = best.ids[: max(1, int((worth.cumsum(0) <= HELD).sum()))]
-        guard = (float(best.values[len(listed)]), int(best.ids[len(listed)])) if len(listed) < len(best.ids) else None
-        found = pool.map(functools.partial(_held, balls, pool.take(listed)))
-        ball, row = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
-        picks = from_list(listed, ball, row, guard, k - len(ids))
-        assert picks.ids, "counts are exact: the first of the list is ahead"
-        ids += picks.ids
-        scores += picks.scores
-        pool.map(functools.partial(_take, torch.tensor(picks.ids), picks.covered))
-        tick(len(ids), k)
-        for rows in _parts(pool, picks.covered) if len(ids) < k else ():
-            pool.map(functools.partial(_take_off, balls, rows))
-    return ids, scores
+    def _blocks(self, shards: Shards, ids: Tensor) -> Iterator[Rows]:
+        """The rows with these ids, in blocks."""
+        step = block_of(self.tuning.columns, shards.n)
+        for start in range(0, len(ids), step):
+            yield shards.take(ids[start : start + step])
 
 
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _parts(shards: Shards, ids: Tensor) -> Iterator[Rows]:
-    """The rows with these ids, some at a time."""
-    step = some_of(COLUMNS, shards.n)
-    for start in range(0, len(ids), step):
-        yield shards.take(ids[start : start + step])
 
 
 def _ids(shards: Shards) -> Tensor:
@@ -197,63 +219,66 @@ def _begin(shard: Shard) -> None:
     shard.state["degree"] = torch.zeros(len(shard), device=shard.device)  # counts below 2^24 are exact in float32
 
 
-def _end(shard: Shard) -> None:
+def _clear(shard: Shard) -> None:
     for name in ("covered", "degree", "cluster"):
         shard.state.pop(name, None)
 
 
-def _cover(balls: Balls, centres: Rows, shard: Shard) -> None:
-    """Cover the rows in the balls around these centres."""
-    around = balls.around(centres.to(shard.device))
-    for where, rows in shard.blocks(around.scratch):
-        shard.state["covered"][where] |= around.held(rows) > 0
+def _cover(index: RadiusIndex, centres: Rows, shard: Shard) -> None:
+    """Mark the rows in the balls around these centres as covered."""
+    balls = index.balls(centres.to(shard.device))
+    for block, rows in shard.blocks(balls.scratch):
+        shard.state["covered"][block] |= balls.count_balls(rows) > 0
 
 
-def _count(balls: Balls, others: Rows, shard: Shard) -> Tensor:
-    """Add to each row's count how many of `others` its ball holds; how many rows after them theirs hold (M,).
+def _count(index: RadiusIndex, others: Rows, shard: Shard) -> Tensor:
+    """Add to the count of each row how many of `others` its ball contains.
 
-    `others` are rows that are not covered, in the order of their ids. Each pair of such rows is looked at once, when
-    the first of the two is among `others`.
+    `others` are uncovered rows, in the order of their ids. Each pair of uncovered rows is computed once, when the
+    first of the two is among `others`.
+
+    Returns:
+        For each of `others` (M,), how many rows of this shard with larger ids its ball contains.
     """
-    around, covered_N = balls.around(others.to(shard.device)), shard.state["covered"]
+    balls, covered_N = index.balls(others.to(shard.device)), shard.state["covered"]
     first, last = int(others.ids[0]), int(others.ids[-1])
-    held_M = torch.zeros(len(others), dtype=torch.int64, device=shard.device)
-    for at, rows in shard.some_blocks(((shard.ids >= first) | covered_N).nonzero()[:, 0], around.scratch):
-        of_row, of_ball_M = around.counts(rows, (rows.ids > last) & ~covered_N[at])
-        shard.state["degree"][at] += of_row
-        held_M += of_ball_M
-    return held_M.cpu()
+    count_M = torch.zeros(len(others), dtype=torch.int64, device=shard.device)
+    for positions, rows in shard.some_blocks(((shard.ids >= first) | covered_N).nonzero()[:, 0], balls.scratch):
+        by_row, by_ball_M = balls.count_both(rows, (rows.ids > last) & ~covered_N[positions])
+        shard.state["degree"][positions] += by_row
+        count_M += by_ball_M
+    return count_M.cpu()
 
 
-def _add(ids: Tensor, more: Tensor, shard: Shard) -> None:
+def _add_counts(ids: Tensor, counts: Tensor, shard: Shard) -> None:
     """Add to the counts of these rows."""
-    here, positions = shard.find(ids)
-    shard.state["degree"][positions] += sent(more[here], shard.device)
+    mine, positions = shard.find(ids)
+    shard.state["degree"][positions] += sent(counts[mine], shard.device)
 
 
-def _held(balls: Balls, centres: Rows, shard: Shard) -> tuple[Tensor, Tensor]:
-    """All pairs of a ball around one of these centres and a row in it that is not covered: position, id."""
-    around = balls.around(centres.to(shard.device))
+def _uncovered_pairs(index: RadiusIndex, centres: Rows, shard: Shard) -> tuple[Tensor, Tensor]:
+    """All pairs of a ball around one of these centres and an uncovered row in it: position, id."""
+    balls = index.balls(centres.to(shard.device))
     ball, row = [], []
-    for where, rows in shard.blocks(around.scratch):
-        at, centre = around.pairs(rows)
-        free = ~shard.state["covered"][where][at]
-        ball.append(centre[free])
-        row.append(rows.ids[at[free]])
+    for block, rows in shard.blocks(balls.scratch):
+        positions, centre = balls.pairs(rows)
+        uncovered = ~shard.state["covered"][block][positions]
+        ball.append(centre[uncovered])
+        row.append(rows.ids[positions[uncovered]])
     return torch.cat(ball), torch.cat(row)
 
 
-def _take(picks: Tensor, covered: Tensor, shard: Shard) -> None:
-    """Keep which rows are taken, and which are covered now."""
+def _select(picks: Tensor, covered: Tensor, shard: Shard) -> None:
+    """Mark rows as selected, and others as covered."""
     shard.state["degree"][shard.find(picks)[1]] = -torch.inf
     shard.state["covered"][shard.find(covered)[1]] = True
 
 
-def _take_off(balls: Balls, covered: Rows, shard: Shard) -> None:
-    """Take from each row's count how many of the rows that are covered now its ball holds."""
-    around = balls.around(covered.to(shard.device))
-    for where, rows in shard.blocks(around.scratch):
-        shard.state["degree"][where] -= around.held(rows)
+def _subtract_counts(index: RadiusIndex, covered: Rows, shard: Shard) -> None:
+    """Subtract from the count of each row how many of these covered rows its ball contains."""
+    balls = index.balls(covered.to(shard.device))
+    for block, rows in shard.blocks(balls.scratch):
+        shard.state["degree"][block] -= balls.count_balls(rows)
 
 
 def _degree(shard: Shard) -> Tensor:
@@ -268,23 +293,23 @@ def _not_covered(shard: Shard) -> Tensor:
     return shard.ids[~shard.state["covered"]].cpu()
 
 
-def _lottery(key: Key, shard: Shard) -> Tensor:
-    """An equal chance for every row that is not taken."""
+def _random_others(key: Key, shard: Shard) -> Tensor:
+    """A uniform number for every row that is not selected."""
     return key.uniform(shard.ids).masked_fill_(shard.state["degree"] == -torch.inf, -torch.inf)
 
 
-def _numbers(ids: Tensor, shard: Shard) -> list[tuple[int, int]]:
-    """(id, cluster) of the asked rows that live here."""
-    here = torch.isin(shard.ids, ids.to(shard.device))
-    return list(zip(shard.ids[here].tolist(), shard.state["cluster"][here].tolist()))
+def _clusters_of(ids: Tensor, shard: Shard) -> list[tuple[int, int]]:
+    """(id, cluster) of those of these rows that are in this shard."""
+    mine = torch.isin(shard.ids, ids.to(shard.device))
+    return list(zip(shard.ids[mine].tolist(), shard.state["cluster"][mine].tolist()))
 
 
-def _other_cluster(probes: Rows, own: Tensor, shard: Shard) -> Tensor:
-    """Squared distance (M,) of each probe to the nearest row here that is of another cluster."""
-    probes, own = probes.to(shard.device), own.to(shard.device)
+def _other_cluster(probes: Rows, clusters: Tensor, shard: Shard) -> Tensor:
+    """Squared distance (M,) of each probe to the nearest row of this shard in another cluster."""
+    probes, clusters = probes.to(shard.device), clusters.to(shard.device)
     gap_M = torch.full((len(probes),), torch.inf, dtype=torch.float64, device=shard.device)
-    for where, rows in shard.blocks(scratch=2 * len(probes)):
+    for block, rows in shard.blocks(scratch=2 * len(probes)):
         dist_NM = sq_dist(rows[FEATURES], probes[FEATURES])
-        dist_NM.masked_fill_(shard.state["cluster"][where][:, None] == own[None, :], torch.inf)
+        dist_NM.masked_fill_(shard.state["cluster"][block][:, None] == clusters[None, :], torch.inf)
         gap_M = torch.minimum(gap_M, dist_NM.amin(0))
     return gap_M.cpu()

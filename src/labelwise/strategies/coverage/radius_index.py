@@ -1,10 +1,10 @@
-"""Balls: which rows lie within a distance of others, exactly, for a fraction of the arithmetic of all distances.
+"""Rows within a radius of others, exactly, for a fraction of the arithmetic of all distances.
 
 Along a few orthonormal directions two rows are never farther apart than they are. So a product over those alone rules
-most pairs out, and the few that are left are measured one by one in float64, from the difference of the two rows: the
-same whichever of them is asked, in any block. The directions are the strongest ones of some rows, and as many of them
-as make the whole cheapest, by the share of pairs that they leave over. Where no number of them pays, the product is
-over all columns, and only pairs at the edge of a ball are measured.
+most pairs out, and the few others are measured one by one in float64, from the difference of the two rows: the result
+depends neither on the order of the pair nor on the block. The directions are the principal ones of some rows, and as
+many of them as make the whole cheapest, by the share of pairs that they do not rule out. Where no number of them pays,
+the product is over all columns, and only pairs at the edge of a ball are measured.
 """
 
 from __future__ import annotations
@@ -15,167 +15,175 @@ import torch
 from torch import Tensor
 
 from labelwise.rng import Key
+from labelwise.selection.backends import is_accelerator
 from labelwise.selection.memory import Size
 from labelwise.shards import Shards
 from labelwise.signals.rows import Rows, sq_norm
 from labelwise.signals.spec import Signal
 
-SAMPLE, PROBED = 4096, 1024  # rows that the directions are found from, and those whose pairs are looked at
+SAMPLE, PAIR_SAMPLE = 4096, 1024  # rows that the directions are found from, and those whose pairs are counted
 COUNTS = (16, 32, 48, 64, 96, 128)  # of directions
-TURNS = 4  # of the iteration that finds them
-PAIR = 64  # columns of a product that take as long as one column of a pair that is measured alone
-MEASURED = 1 << 19  # numbers of the pairs that are measured at once
+ITERATIONS = 4  # of the subspace iteration
+PAIR_COST = 64  # cost of one column of a pair that is measured alone, in columns of a product
+MEASURED_NUMBERS = 1 << 19  # numbers of the pairs that are measured at once
 
 
 @dataclass(frozen=True)
-class Balls:
-    """Balls of radius `delta` in one column of rows, with the directions (D, E) to look along; None are all columns."""
+class RadiusIndex:
+    """Finds rows within `radius` of others.
+
+    Args:
+        signal: the column of the rows.
+        radius: the radius of a ball.
+        directions_DE: orthonormal directions (D, E) that rule pairs out; None are all columns.
+    """
 
     signal: Signal
-    delta: float
-    along_DE: Tensor | None
+    radius: float
+    directions_DE: Tensor | None
 
     @staticmethod
     def memory(size: Size) -> int:
-        """Bytes that finding the directions takes."""
+        """Bytes that `build_index` allocates."""
         sample, most = min(SAMPLE, size.rows), COUNTS[-1]
-        found = 6 * 8 * most * size.numbers  # directions in float64
-        return 4 * sample * (size.row + 8 * most) + 24 * min(PROBED, size.rows) ** 2 + found
+        directions = 6 * 8 * most * size.numbers  # in float64
+        return 4 * sample * (size.row + 8 * most) + 24 * min(PAIR_SAMPLE, size.rows) ** 2 + directions
 
-    def around(self, centres: Rows) -> Around:
+    def balls(self, centres: Rows) -> Balls:
         """The balls around these rows."""
-        return Around(self, centres.tensor(self.signal))
+        return Balls(self, centres.tensor(self.signal))
 
 
-class Around:
+class Balls:
     """Balls around some rows (M, D).
 
-    One product gives, for every row and ball, how deep the row lies in it along the directions, (delta^2 - distance^2)
-    / 2, and more than that by as much as rounding may be off: what is below 0 is outside.
+    One product gives, for every row and ball, the depth of the row along the directions, (radius^2 - distance^2) / 2,
+    plus a bound of its rounding: what is below 0 is outside.
     """
 
-    def __init__(self, balls: Balls, centre_MD: Tensor):
-        self.balls, self.centre_MD = balls, centre_MD
-        self.signal = balls.signal
+    def __init__(self, index: RadiusIndex, centre_MD: Tensor):
+        self.index, self.centre_MD = index, centre_MD
+        self.signal = index.signal
         self._noise = (16 + 2 * centre_MD.shape[1] ** 0.5) * torch.finfo(centre_MD.dtype).eps
-        turned_ME = self._turned(centre_MD)
-        self._slack_M = self._noise * (sq_norm(centre_MD) + balls.delta**2)
-        edge_M = (balls.delta**2 - sq_norm(turned_ME)) / 2 + self._slack_M
-        self._right = torch.cat([turned_ME, torch.ones_like(edge_M)[:, None], edge_M[:, None]], 1).T.contiguous()
+        along_ME = self._project(centre_MD)
+        self._slack_M = self._noise * (sq_norm(centre_MD) + index.radius**2)
+        edge_M = (index.radius**2 - sq_norm(along_ME)) / 2 + self._slack_M
+        self._right = torch.cat([along_ME, torch.ones_like(edge_M)[:, None], edge_M[:, None]], 1).T.contiguous()
 
     @property
     def scratch(self) -> int:
-        """Numbers that each row of a block takes meanwhile."""
+        """Numbers allocated for each row of a block."""
         return 3 * len(self.centre_MD) + 2 * len(self._right)
 
-    def held(self, rows: Rows) -> Tensor:
-        """In how many of the balls each row (N,) lies."""
-        at, _, held, sure_NM = self._inside(rows.tensor(self.signal))
-        return self._of_rows(at, held, sure_NM, len(rows))
+    def count_balls(self, rows: Rows) -> Tensor:
+        """The number of balls that each row (N,) is in."""
+        row, _, is_inside, surely_NM = self._pairs(rows.tensor(self.signal))
+        return self._count_by_row(row, is_inside, surely_NM, len(rows))
 
-    def counts(self, rows: Rows, who_N: Tensor) -> tuple[Tensor, Tensor]:
-        """In how many of the balls each row (N,) lies, and how many of the rows of `who_N` each ball (M,) holds."""
-        at, centre, held, sure_NM = self._inside(rows.tensor(self.signal))
-        of_ball_M = _counted(centre, held & who_N[at], len(self.centre_MD))
-        if sure_NM is not None:
-            of_ball_M += _lines(sure_NM, who_N).count_nonzero(0)
-        return self._of_rows(at, held, sure_NM, len(rows)), of_ball_M
+    def count_both(self, rows: Rows, mask_N: Tensor) -> tuple[Tensor, Tensor]:
+        """The number of balls that each row (N,) is in, and of rows of the mask that are in each ball (M,)."""
+        row, centre, is_inside, surely_NM = self._pairs(rows.tensor(self.signal))
+        by_ball_M = _count(centre, is_inside & mask_N[row], len(self.centre_MD))
+        if surely_NM is not None:
+            by_ball_M += _masked_rows(surely_NM, mask_N).count_nonzero(0)
+        return self._count_by_row(row, is_inside, surely_NM, len(rows)), by_ball_M
 
     def pairs(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """All pairs of a row and a ball that it lies in: positions of the rows, positions of the centres."""
-        at, centre, held, sure_NM = self._inside(rows.tensor(self.signal))
-        at, centre = at[held], centre[held]
-        if sure_NM is not None:
-            sure_at, sure_centre = sure_NM.nonzero(as_tuple=True)
-            at, centre = torch.cat([at, sure_at]), torch.cat([centre, sure_centre])
-        return at, centre
+        """All pairs of a row and a ball that it is in: positions of the rows, positions of the centres."""
+        row, centre, is_inside, surely_NM = self._pairs(rows.tensor(self.signal))
+        row, centre = row[is_inside], centre[is_inside]
+        if surely_NM is not None:
+            sure_row, sure_centre = surely_NM.nonzero(as_tuple=True)
+            row, centre = torch.cat([row, sure_row]), torch.cat([centre, sure_centre])
+        return row, centre
 
     @staticmethod
-    def _of_rows(at: Tensor, held: Tensor, sure_NM: Tensor | None, rows: int) -> Tensor:
-        found_N = _counted(at, held, rows)
-        return found_N if sure_NM is None else found_N + sure_NM.count_nonzero(1)
+    def _count_by_row(row: Tensor, is_inside: Tensor, surely_NM: Tensor | None, rows: int) -> Tensor:
+        count_N = _count(row, is_inside, rows)
+        return count_N if surely_NM is None else count_N + surely_NM.count_nonzero(1)
 
-    def _inside(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Pairs that were measured, which of them are inside and, where the product is over all columns, those that
-        are surely so by it (N, M).
+    def _pairs(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Measured pairs (row, centre, whether inside), and pairs that the product alone puts inside (N, M).
+
+        The last is None where the product is not over all columns.
         """
-        turned_NE = self._turned(x_ND)
+        along_NE = self._project(x_ND)
         slack_N1 = self._noise * sq_norm(x_ND)[:, None]
-        here_N1 = slack_N1 - sq_norm(turned_NE)[:, None] / 2
-        depth_NM = torch.cat([turned_NE, here_N1, torch.ones_like(here_N1)], 1) @ self._right
-        if self.balls.along_DE is None:
-            sure_NM = depth_NM > (2 * slack_N1 + 2 * self._slack_M)
-            at, centre = (depth_NM >= 0).logical_xor_(sure_NM).nonzero(as_tuple=True)
+        own_N1 = slack_N1 - sq_norm(along_NE)[:, None] / 2
+        depth_NM = torch.cat([along_NE, own_N1, torch.ones_like(own_N1)], 1) @ self._right
+        if self.index.directions_DE is None:
+            surely_NM = depth_NM > (2 * slack_N1 + 2 * self._slack_M)
+            row, centre = (depth_NM >= 0).logical_xor_(surely_NM).nonzero(as_tuple=True)
         else:
-            sure_NM = None
-            some = (depth_NM.amax(1) >= 0).nonzero()[:, 0]  # few rows: the others need not be looked through
-            at, centre = (depth_NM[some] >= 0).nonzero(as_tuple=True)
-            at = some[at]
-        held = self._measured(x_ND, at, centre)
-        if x_ND.device.type == "cpu":  # few are; with a device the host would wait to know how many
-            at, centre, held = at[held], centre[held], held[held]
-        return at, centre, held, sure_NM
+            surely_NM = None
+            some = (depth_NM.amax(1) >= 0).nonzero()[:, 0]  # few rows: the others need not be searched
+            row, centre = (depth_NM[some] >= 0).nonzero(as_tuple=True)
+            row = some[row]
+        is_inside = self._measure(x_ND, row, centre)
+        if not is_accelerator(x_ND.device):  # few are; an accelerator would wait to know how many
+            row, centre, is_inside = row[is_inside], centre[is_inside], is_inside[is_inside]
+        return row, centre, is_inside, surely_NM
 
-    def _turned(self, x_ND: Tensor) -> Tensor:
-        along_DE = self.balls.along_DE
-        return x_ND if along_DE is None else x_ND @ along_DE.to(x_ND)
+    def _project(self, x_ND: Tensor) -> Tensor:
+        directions_DE = self.index.directions_DE
+        return x_ND if directions_DE is None else x_ND @ directions_DE.to(x_ND)
 
-    def _measured(self, x_ND: Tensor, at: Tensor, centre: Tensor) -> Tensor:
-        """Which of these pairs are within delta."""
-        step = max(1, MEASURED // x_ND.shape[1])
-        held = [
-            (x_ND[i].double() - self.centre_MD[j].double()).square_().sum(1) <= self.balls.delta**2
-            for i, j in zip(at.split(step), centre.split(step))
+    def _measure(self, x_ND: Tensor, row: Tensor, centre: Tensor) -> Tensor:
+        """Whether each of these pairs is within the radius."""
+        step = max(1, MEASURED_NUMBERS // x_ND.shape[1])
+        is_inside = [
+            (x_ND[i].double() - self.centre_MD[j].double()).square_().sum(1) <= self.index.radius**2
+            for i, j in zip(row.split(step), centre.split(step))
         ]
-        return torch.cat(held)
+        return torch.cat(is_inside)
 
 
-def _lines(table_NM: Tensor, which_N: Tensor) -> Tensor:
-    """These lines of a table of yes and no; the others are gone, or no throughout where the host does not wait."""
-    if table_NM.device.type == "cpu":
-        return table_NM if bool(which_N.all()) else table_NM[which_N]
-    return table_NM & which_N[:, None]
+def _masked_rows(table_NM: Tensor, mask_N: Tensor) -> Tensor:
+    """These rows of a table of booleans; the others are absent, or all false on an accelerator, which need not wait."""
+    if not is_accelerator(table_NM.device):
+        return table_NM if bool(mask_N.all()) else table_NM[mask_N]
+    return table_NM & mask_N[:, None]
 
 
-def _counted(place: Tensor, which: Tensor, most: int) -> Tensor:
-    """How many of `which` there are at each place below `most`."""
-    if place.device.type == "cpu":
-        return torch.bincount(place[which], minlength=most)
-    return place.new_zeros(most).index_add_(0, place, which.long())  # the host does not wait for it
+def _count(position: Tensor, mask: Tensor, length: int) -> Tensor:
+    """The number of elements of `mask` at each position below `length`."""
+    if not is_accelerator(position.device):
+        return torch.bincount(position[mask], minlength=length)
+    return position.new_zeros(length).index_add_(0, position, mask.long())  # the host does not wait for it
 
 
-def some_of(most: int, rows: int) -> int:
-    """How many of so many rows are sent around at once: a small part of a small pool too."""
+def block_of(most: int, rows: int) -> int:
+    """The number of rows that are sent to all shards at once: at most `most`, and a small part of a small pool."""
     return max(1, min(most, max(16, rows // 8), rows))
 
 
-def balls_of(pool: Shards, signal: Signal, delta: float, key: Key) -> Balls:
-    """Balls in this pool, with as many directions as make them cheapest."""
-    ids = pool.best(lambda shard: key.uniform(shard.ids), some_of(SAMPLE, pool.n)).ids
+def build_index(pool: Shards, signal: Signal, radius: float, key: Key, pair_cost: float = PAIR_COST) -> RadiusIndex:
+    """An index with as many directions as make queries of this pool cheapest."""
+    ids = pool.best(lambda shard: key.uniform(shard.ids), block_of(SAMPLE, pool.n)).ids
     x_SD = pool.take(ids).tensor(signal)
     width = x_SD.shape[1]
     counts = [count for count in COUNTS if 2 * count < width]
     if not counts or len(x_SD) < 2:
-        return Balls(signal, delta, None)
-    along_DE = _strongest(x_SD, max(counts), key)
-    turned_SE = x_SD[:PROBED] @ along_DE
-    apart = ~torch.eye(len(turned_SE), dtype=torch.bool, device=x_SD.device)
+        return RadiusIndex(signal, radius, None)
+    directions_DE = _principal_directions(x_SD, max(counts), key)
+    along_SE = x_SD[:PAIR_SAMPLE] @ directions_DE
+    apart = ~torch.eye(len(along_SE), dtype=torch.bool, device=x_SD.device)
     cost: dict[int, float] = {}
     for count in counts:
-        left = torch.cdist(turned_SE[:, :count], turned_SE[:, :count])[apart] <= delta
-        cost[count] = count + PAIR * width * float(left.double().mean())
+        possible = torch.cdist(along_SE[:, :count], along_SE[:, :count])[apart] <= radius
+        cost[count] = count + pair_cost * width * float(possible.double().mean())
     best = min(cost, key=lambda count: cost[count])
-    return Balls(signal, delta, along_DE[:, :best] if cost[best] < width else None)
+    return RadiusIndex(signal, radius, directions_DE[:, :best] if cost[best] < width else None)
 
 
-def _strongest(x_SD: Tensor, count: int, key: Key) -> Tensor:
-    """Orthonormal directions (D, count) along which the rows vary most, strongest first, by subspace iteration."""
-    middle_SD = x_SD - x_SD.mean(0)
+def _principal_directions(x_SD: Tensor, count: int, key: Key) -> Tensor:
+    """Orthonormal directions (D, count) along which the rows vary most, in that order, by subspace iteration."""
+    centred_SD = x_SD - x_SD.mean(0)
     start_DE = torch.randn(x_SD.shape[1], count, dtype=torch.float64, generator=key.generator())
-    along_DE = torch.linalg.qr(start_DE.to(x_SD.device)).Q
-    for _ in range(TURNS):
-        # Orthonormal in float64: what is longer than it should be would rule pairs out that are near.
-        along_DE = torch.linalg.qr((middle_SD.T @ (middle_SD @ along_DE.to(x_SD))).double()).Q
-    seen_SE = (middle_SD @ along_DE.to(x_SD)).double()
-    turn_EE = torch.linalg.eigh(seen_SE.T @ seen_SE).eigenvectors.flip(1)
-    return (along_DE @ turn_EE).to(x_SD)
+    directions_DE = torch.linalg.qr(start_DE.to(x_SD.device)).Q
+    for _ in range(ITERATIONS):
+        # Orthonormal in float64: a direction that is too long would rule out pairs that are close.
+        directions_DE = torch.linalg.qr((centred_SD.T @ (centred_SD @ directions_DE.to(x_SD))).double()).Q
+    along_SE = (centred_SD @ directions_DE.to(x_SD)).double()
+    rotation_EE = torch.linalg.eigh(along_SE.T @ along_SE).eigenvectors.flip(1)
+    return (directions_DE @ rotation_EE).to(x_SD)

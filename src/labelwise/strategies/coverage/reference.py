@@ -1,4 +1,4 @@
-"""Slow references for TypiClust and ProbCover: given clusters, explicit graphs."""
+"""Slow references of TypiClust and ProbCover: given clusters, explicit graphs."""
 
 from __future__ import annotations
 

@@ -9,13 +9,14 @@ labelled rows, then the largest; each visit takes the row of highest typicality,
 Clusters of fewer than 5 rows come last. Cost N (L + k) D for each k-means iteration, and the sum of squared cluster
 sizes times D.
 Departs from the paper: in a cluster of more than 8,192 rows typicality is measured against 8,192 of them, drawn at
-random, so that no table of N x N is ever needed; typicality is measured once for a cluster, also when several rows are
-taken from it (more than 500 picks).
+random, so that no table of N x N is needed; typicality is measured once for a cluster, also when several rows are
+selected from it (more than 500 picks).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
+from labelwise.selection.backends import is_accelerator
 from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage, tick
 from labelwise.selection.selection import equal_weights
@@ -36,19 +38,43 @@ from labelwise.strategies.distance.centering import centred
 
 FEATURES = Features()
 SMALL = 5  # clusters below this size come last
-WITNESSES = 8192  # rows of a cluster that typicality is measured against
-CLUSTERING = 0.75  # of the time, about
-TABLE, DEVICE_TABLE = 1 << 18, 1 << 23  # numbers of a block of distances
-READ = 8192  # rows whose typicality is read together
+CLUSTERING = 0.75  # approximate share of the time
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Sizes that change time and memory; of the picks, `witnesses` alone changes those from large clusters.
+
+    Args:
+        witnesses: rows of a cluster that typicality is measured against.
+        table: numbers of a block of distances.
+        device_table: the same on an accelerator.
+        read: rows whose typicality is read together.
+    """
+
+    witnesses: int = 8192
+    table: int = 1 << 18
+    device_table: int = 1 << 23
+    read: int = 8192
 
 
 @register
 @dataclass(frozen=True)
 class TypiClust(Strategy):
-    """One typical row from each of the largest clusters without a label."""
+    """Selects one typical row from each of the largest clusters without a label.
+
+    Args:
+        neighbours: neighbours that typicality is measured with.
+        max_clusters: the maximum of clusters.
+
+    Raises:
+        ArgumentError: a parameter is out of range.
+    """
 
     neighbours: int = 20
     max_clusters: int = 500
+
+    tuning: ClassVar[Tuning] = Tuning()
 
     name = "typiclust"
     picks = "the most typical row of each cluster without a label"
@@ -67,9 +93,9 @@ class TypiClust(Strategy):
 
     def memory(self, size: Size) -> int:
         clusters = min(size.labelled + size.k, self.max_clusters)
-        witnesses = min(size.rows, WITNESSES)
-        queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python holds them
-        table = max(DEVICE_TABLE if size.accelerator else TABLE, witnesses)
+        witnesses = min(size.rows, self.tuning.witnesses)
+        queues = min(size.rows, size.k * min(size.k, clusters)) * 160  # typicality and id of rows, as Python objects
+        table = max(self.tuning.device_table if size.accelerator else self.tuning.table, witnesses)
         visit = 96 * size.rows + queues + 4 * witnesses * size.row + 40 * table
         return 32 * size.rows + max(cluster.memory(size.with_labelled, clusters), visit + 16 * size.labelled)
 
@@ -88,7 +114,7 @@ class TypiClust(Strategy):
 
     def _visit(self, pool: Shards, labelled: Shards, count: int, k: int, key: Key) -> list[tuple[float, int]]:
         """(typicality, id) of k rows: one from each visit to a cluster."""
-        k = int(k)  # minus a NumPy integer without a sign is a large number
+        k = int(k)  # the negative of an unsigned NumPy integer is a large number
         members = _members(pool, count)
         sizes = [len(ids) for ids in members]
         labels = [0] * count
@@ -101,22 +127,23 @@ class TypiClust(Strategy):
         wanted = [*dict.fromkeys(visits)]
         for done, number in enumerate(wanted, 1):
             ids = members[number].sort().values
-            measured[number] = ids, self._distance(pool, ids, key.fold(number))
-            # Together, since the host waits for a device each time that it reads.
-            if done == len(wanted) or sum(len(ids) for ids, _ in measured.values()) >= READ:
+            measured[number] = ids, self._mean_distance(pool, ids, key.fold(number))
+            # Together, since the host waits for an accelerator each time that it reads.
+            if done == len(wanted) or sum(len(ids) for ids, _ in measured.values()) >= self.tuning.read:
                 queues |= {one: queue[-k:] for one, queue in _by_typicality(measured).items()}
                 measured.clear()
             tick(done, len(wanted))
         return [queues[number].pop() for number in visits]
 
-    def _distance(self, pool: Shards, members: Tensor, key: Key) -> Tensor:
+    def _mean_distance(self, pool: Shards, members: Tensor, key: Key) -> Tensor:
         """The mean distance (N,) of each row of a cluster, by rising id, to its nearest neighbours in it."""
-        drawn = members[key.uniform(members).argsort()[:WITNESSES]].sort().values
-        witnesses = pool.take(drawn)
-        near = min(self.neighbours, len(drawn) - 1)
-        # Laid out at first: small pieces kept between large ones that are let go would break the memory up.
+        sample = members[key.uniform(members).argsort()[: self.tuning.witnesses]].sort().values
+        witnesses = pool.take(sample)
+        near = min(self.neighbours, len(sample) - 1)
+        # Allocated first: small arrays between large ones that are freed would fragment the memory.
         mean_N = torch.empty(len(members), dtype=torch.float64, device=witnesses.ids.device)
-        step = max(1, (TABLE if mean_N.device.type == "cpu" else DEVICE_TABLE) // len(drawn))
+        table = self.tuning.device_table if is_accelerator(mean_N.device) else self.tuning.table
+        step = max(1, table // len(sample))
         for start in range(0, len(members), step):
             rows = pool.take(members[start : start + step])
             dist_NW = sq_dist(rows.tensor(FEATURES), witnesses.tensor(FEATURES))
@@ -127,14 +154,14 @@ class TypiClust(Strategy):
 
 
 def _visits(sizes: list[int], labels: list[int], k: int) -> list[int]:
-    """The clusters that are visited, in order: from the fewest labels, then the largest, the small ones last."""
-    labels, free, visits = list(labels), list(sizes), []
+    """The clusters to visit, in order: fewest labels first, then the largest, small ones last."""
+    labels, left, visits = list(labels), list(sizes), []
     for _ in range(k):
-        open_ = (j for j in range(len(sizes)) if free[j])
-        number = min(open_, key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j))
+        open_clusters = (j for j in range(len(sizes)) if left[j])
+        number = min(open_clusters, key=lambda j: (sizes[j] < SMALL, labels[j], -sizes[j], j))
         visits.append(number)
         labels[number] += 1
-        free[number] -= 1
+        left[number] -= 1
     return visits
 
 
@@ -145,10 +172,10 @@ def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list
     queues = {}
     for (number, (members, _)), mean_N in zip(measured.items(), read):
         if len(members) == 1:
-            queues[number] = [(0.0, int(members[0]))]  # nothing to be typical of
+            queues[number] = [(0.0, int(members[0]))]  # it has no neighbours
             continue
         typical_N = 1 / mean_N.clamp(min=torch.finfo(torch.float32).tiny)
-        order = typical_N.flip(0).argsort(stable=True)  # ids fall from the start, so the smallest of ties is last
+        order = typical_N.flip(0).argsort(stable=True)  # ids fall, so the smallest of ties is last
         queues[number] = list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
     return queues
 
