@@ -10,6 +10,7 @@ Theorem 2:   Tr[Y^T Y]^2 / A <= n B^2 / 2 <= (lambda_max / lambda_min) Tr[Y^T Y]
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ def alignment(kernel: Tensor, labels: Tensor) -> float:
 def bound_term(kernel: Tensor, labels: Tensor) -> float:
     """B(X, Y) = sqrt(2 Tr[Y^T Theta^-1 Y] / n), the leading term of the generalisation bound."""
     theta_nn, y_nC = _checked(kernel, labels)
-    return (2 * float((y_nC * _solve(theta_nn, y_nC)).sum()) / len(y_nC)) ** 0.5
+    return math.sqrt(2 * float((y_nC * _solve(theta_nn, y_nC)).sum()) / len(y_nC))
 
 
 def error_after(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> float:
@@ -111,7 +112,7 @@ def kendall_tau(x: object, y: object) -> float:
         with_y += float(np.abs(down_b).sum())
     if with_x == 0 or with_y == 0:
         raise NumericsError("the numbers of a list are all equal, so they have no order to compare")
-    return together / (with_x * with_y) ** 0.5
+    return together / math.sqrt(with_x * with_y)
 
 
 def _solve(theta_nn: Tensor, y_nC: Tensor) -> Tensor:

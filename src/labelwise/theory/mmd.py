@@ -12,6 +12,8 @@ when both sets have the same distribution; with the m identical pairs removed on
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from labelwise.errors import RowError
@@ -41,4 +43,4 @@ def mmd_squared(kernel: Tensor, first: int, literal: bool = False) -> float:
 
 def mmd(kernel: Tensor, first: int) -> float:
     """MMD, the root of the estimate; 0 if the estimate is negative."""
-    return max(0.0, mmd_squared(kernel, first)) ** 0.5
+    return math.sqrt(max(0.0, mmd_squared(kernel, first)))

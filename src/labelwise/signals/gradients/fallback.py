@@ -6,6 +6,7 @@ takes one forward-mode pass, or a central difference where a layer has no forwar
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -70,10 +71,10 @@ def inner_products(
         with warnings.catch_warnings():
             # torch's forward mode scripts functions on first use, and warns about it.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
-            moved_BC = torch.func.jvp(lambda p: forward(p, inputs), (parameters,), (tangents,))[1]
+            change_BC: Tensor = torch.func.jvp(lambda p: forward(p, inputs), (parameters,), (tangents,))[1]
     except (RuntimeError, ValueError, TypeError):
-        moved_BC = difference(forward, parameters, tangents, inputs)
-    return (moved_BC * cotangent_BC).sum(1)
+        change_BC = difference(forward, parameters, tangents, inputs)
+    return (change_BC * cotangent_BC).sum(1)
 
 
 def difference(forward: Forward, parameters: Parameters, tangents: Mapping[str, Tensor], inputs: Any) -> Tensor:
@@ -82,8 +83,8 @@ def difference(forward: Forward, parameters: Parameters, tangents: Mapping[str, 
     The step is STEP |parameters| / |tangents| in float32 and smaller in float64: near the cube root of the rounding
     error, where errors of rounding and of curvature are about equal.
     """
-    size = sum(float(p.double().square().sum()) for p in parameters.values()) ** 0.5
-    length = sum(float(t.double().square().sum()) for t in tangents.values()) ** 0.5
+    size = math.sqrt(sum(float(p.double().square().sum()) for p in parameters.values()))
+    length = math.sqrt(sum(float(t.double().square().sum()) for t in tangents.values()))
     if length == 0:
         return torch.zeros_like(forward(parameters, inputs))
     wide = next(iter(parameters.values())).dtype == torch.float64

@@ -213,7 +213,8 @@ def sq_norm_by_tables(a_BIT: Tensor, d_BOT: Tensor) -> Tensor:
 
 def sq_lengths(x_BP: Tensor) -> Tensor:
     """Squared length of each row, in one pass."""
-    return torch.linalg.vector_norm(x_BP, dim=1).square_()
+    length_B: Tensor = torch.linalg.vector_norm(x_BP, dim=1)
+    return length_B.square_()
 
 
 def concatenate(parts: Sequence[Measured]) -> Measured:

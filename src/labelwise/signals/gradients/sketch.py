@@ -62,4 +62,5 @@ class Tables:
         add_at(a_BTW.movedim(2, 0), self.place_I, (a_BTI * self.sign_I).movedim(2, 0))
         add_at(d_BTW.movedim(2, 0), self.place_O, (d_BTO * self.sign_O).movedim(2, 0))
         spectrum = (torch.fft.rfft(a_BTW) * torch.fft.rfft(d_BTW)).sum(1)
-        return torch.fft.irfft(spectrum, n=self.width)
+        sketch_BW: Tensor = torch.fft.irfft(spectrum, n=self.width)
+        return sketch_BW

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +20,21 @@ _OVERRIDES = (
 )
 
 
-@dataclass
-class Calls:
+class Call(NamedTuple):
+    """One call of a module."""
+
+    module: str
+    input: Tensor
+    output: Any
+    version: int  # of the output, which rises when it is changed in place
+
+
+class Calls(list[Call]):
     """Calls of modules during one forward pass, recorded by hooks."""
 
-    seen: list[tuple[str, Tensor, Any, int]] = field(default_factory=list)  # module, its input, output, version of it
-
-    def of(self, name: str) -> list[Tensor]:
+    def inputs(self, name: str) -> list[Tensor]:
         """The inputs of the module of this name."""
-        return [given for module, given, _, _ in self.seen if module == name]
+        return [call.input for call in self if call.module == name]
 
 
 @contextmanager
@@ -41,7 +46,7 @@ def record_calls(modules: Mapping[str, nn.Module]) -> Iterator[Calls]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             given = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
             if given is not None:
-                calls.seen.append((name, given, output, output._version if isinstance(output, Tensor) else 0))
+                calls.append(Call(name, given, output, output._version if isinstance(output, Tensor) else 0))
 
         return hook
 
@@ -62,12 +67,12 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 def head_of(calls: Calls, logits: Tensor) -> str:
     """The name of the linear layer whose output is `logits`, among `calls` of one forward pass."""
-    for name, _, output, version in reversed(calls.seen):
+    for name, _, output, version in reversed(calls):
         if not isinstance(output, Tensor) or output._version != version:
             continue  # changed in place after the layer, such as by nn.ReLU(inplace=True)
         if output is logits or _same(output, logits):
             return name
-    found = ", ".join(dict.fromkeys(repr(name) for name, _, _, _ in calls.seen)) or "none"
+    found = ", ".join(dict.fromkeys(repr(call.module) for call in calls)) or "none"
     raise ModelError(
         "the logits are not the output of any nn.Linear of this model (linear layers that ran: "
         f"{found}), as with a 1x1 convolution at the end or an operation after the last layer. {_OVERRIDES}"
@@ -76,7 +81,7 @@ def head_of(calls: Calls, logits: Tensor) -> str:
 
 def named_module(model: nn.Module, name: str) -> nn.Module:
     """The module that the argument head= names."""
-    modules = dict(model.named_modules())
+    modules: dict[str, nn.Module] = dict(model.named_modules())
     if name not in modules:
         linear = ", ".join(repr(known) for known in linear_layers(model)) or "none"
         raise ModelError(f"head={name!r} is not a module of this model; its linear layers are: {linear}.")
@@ -85,7 +90,7 @@ def named_module(model: nn.Module, name: str) -> nn.Module:
 
 def embedding_of(calls: Calls, name: str, module: nn.Module, rows: int) -> Tensor:
     """The flattened input (B, D) of the head in one forward pass of `rows` rows."""
-    inputs = calls.of(name)
+    inputs = calls.inputs(name)
     if len(inputs) != 1:
         raise ModelError(
             f"the head {name!r} must run once in a forward pass, but it ran {len(inputs)} times, so a row has no "

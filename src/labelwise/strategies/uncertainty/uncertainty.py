@@ -70,4 +70,5 @@ class Entropy(Scored):
     paper = "Settles 2009"
 
     def score(self, rows: Rows, key: Key) -> Tensor:
-        return torch.special.entr(rows.tensor(Probs())).sum(1)  # entr(0) = 0
+        terms_NC: Tensor = torch.special.entr(rows.tensor(Probs()))  # entr(0) = 0
+        return terms_NC.sum(1)

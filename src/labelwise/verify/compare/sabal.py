@@ -12,7 +12,8 @@ from labelwise.verify.problems import expect_close, expect_ids
 def softmax(z: np.ndarray) -> np.ndarray:
     """Over the last axis."""
     e = np.exp(z - z.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+    p: np.ndarray = e / e.sum(-1, keepdims=True)
+    return p
 
 
 def inputs(rng: np.random.Generator, form: str, n: int = 60) -> dict[str, np.ndarray]:
