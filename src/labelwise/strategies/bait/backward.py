@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labelwise.selection.backends import is_accelerator
 from labelwise.shards import Shard
 from labelwise.strategies.bait import fisher
 from labelwise.strategies.bait.design import Design
@@ -107,10 +108,10 @@ class Removal:
 
     def _blocks(self) -> list[slice]:
         p_Mrr = self._state["P"]
-        if p_Mrr.device.type == "cpu":
-            size = fisher.rows_in_cache(self._factors(slice(0, 1)).classes)
-        else:
+        if is_accelerator(p_Mrr.device):
             size = self._tuning.solved(p_Mrr.shape[-1])
+        else:
+            size = fisher.rows_in_cache(self._factors(slice(0, 1)).classes)
         return [slice(start, start + size) for start in range(0, len(p_Mrr), size)]
 
     def _compact(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import NumericsError
+from labelwise.selection.backends import is_accelerator
 from labelwise.strategies.bait.fisher import Factors, Update, concatenate
 
 TABLES = ("M", "F", "inverse")
@@ -121,7 +122,7 @@ class Design:
         small_2FF, (trace, condition) = found[:-2].view(small_2FF.shape), found[-2:].tolist()
         _check_condition(condition)
         likely = float(torch.linalg.eigvals(torch.linalg.solve(small_2FF[0], small_2FF[1])).real.max())
-        bound, factor = max(likely, trace / len(m_GG)) * SLACK, SLACK
+        bound, factor = float(max(likely, trace / len(m_GG)) * SLACK), SLACK
         while bound < trace:  # the sum of all eigenvalues, none of which is below 0
             if not int(torch.linalg.cholesky_ex(bound * m_GG - f_GG).info):
                 return bound
@@ -179,7 +180,7 @@ def solve_cholesky(a_Nrr: Tensor, b_Nrm: Tensor) -> tuple[Tensor, Tensor]:
     On an accelerator by elimination, column after column: the factorisations of libraries check their result on the
     host, which then waits. A needs no pivots where it is positive definite.
     """
-    if a_Nrr.device.type == "cpu":
+    if not is_accelerator(a_Nrr.device):
         factor_Nrr, failed_N = torch.linalg.cholesky_ex(a_Nrr)
         return torch.linalg.solve_triangular(factor_Nrr, b_Nrm, upper=False), failed_N == 0
     rank = a_Nrr.shape[-1]

@@ -102,10 +102,9 @@ def _information(reader: RowReader, shard: Shard) -> Tensor:
             total_GG[part, part] += both_NG[:, part].T @ h_ND
             if p_NC is not None:
                 total_GG[part, :stop] -= both_NG[:, part].T @ both_NG[:, :stop]
-    diagonal_GG = torch.block_diag(*[torch.ones(width, width, dtype=torch.float64)] * reader.classes)
+    diagonal_GG: Tensor = torch.block_diag(*[torch.ones(width, width, dtype=torch.float64)] * reader.classes)
     total_GG = total_GG.cpu()
-    whole_GG: Tensor = total_GG + total_GG.T * (1 - diagonal_GG)
-    return whole_GG
+    return total_GG + total_GG.T * (1 - diagonal_GG)
 
 
 class Factors(NamedTuple):
@@ -199,7 +198,8 @@ class Update:
 def trace_change(p_Nrr: Tensor, q_Nrr: Tensor, sign: int) -> Tensor:
     """How far tr(M^-1 F) falls when a row is added (sign -1), or rises when it is removed (+1): (N,)."""
     eye_rr = torch.eye(p_Nrr.shape[-1], dtype=torch.float64, device=p_Nrr.device)
-    return torch.linalg.solve(eye_rr - sign * p_Nrr, q_Nrr).diagonal(dim1=1, dim2=2).sum(1)
+    solved_Nrr: Tensor = torch.linalg.solve(eye_rr - sign * p_Nrr, q_Nrr)
+    return solved_Nrr.diagonal(dim1=1, dim2=2).sum(1)
 
 
 def traces(p_Nrr: Tensor, q_Nrr: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
+from labelwise.selection.backends import is_accelerator
 from labelwise.selection.memory import Size
 from labelwise.selection.strategy import Growth, tie_tolerance
 from labelwise.shards import Shard, Shards
@@ -150,7 +151,7 @@ def _vectors(entropy: float, project_KJ: Tensor | None, shard: Shard) -> None:
     project = None if project_KJ is None else project_KJ.to(shard.device, shard.dtype)
     rows_NJ = shard.each(lambda rows: _expected(rows.tensor(DRAWS), entropy, project), 2 * width)
     shard.state["vector"] = rows_NJ
-    size = 64 if shard.device.type == "cpu" else block_size(shard)  # few at a time stay in the cache of a CPU
+    size = block_size(shard) if is_accelerator(shard.device) else 64  # few at a time stay in the cache of a CPU
     shard.state["sigma"] = torch.cat([_length(part) for part in rows_NJ.split(size)])
 
 
@@ -159,7 +160,7 @@ def _expected(log_NKC: Tensor, entropy: float, project_KJ: Tensor | None) -> Ten
     q_NC = log_NKC.exp().mean(1)
     log_NKC = log_NKC.clamp_min(MIN_LOG_PROB)
     bonus_N1 = entropy * torch.special.entr(q_NC).sum(1, keepdim=True)
-    rows_NK = (torch.bmm(log_NKC, q_NC[:, :, None])[:, :, 0] + bonus_N1) / math.sqrt(log_NKC.shape[1])
+    rows_NK: Tensor = (torch.bmm(log_NKC, q_NC[:, :, None])[:, :, 0] + bonus_N1) / math.sqrt(log_NKC.shape[1])
     return rows_NK if project_KJ is None else rows_NK @ project_KJ
 
 

@@ -13,11 +13,12 @@ def random_log_probs(rng: np.random.Generator, n: int, draws: int, classes: int,
     z = rng.normal(size=(n, 1, classes)) * scale + rng.normal(size=(n, draws, classes)) * rng.uniform(
         0, scale, (n, 1, 1)
     )
-    return z - np.log(np.exp(z).sum(2, keepdims=True))
+    log_probs: np.ndarray = z - np.log(np.exp(z).sum(2, keepdims=True))
+    return log_probs
 
 
 def entropy(p: np.ndarray) -> float:
-    return -sum(value * math.log(value) for value in np.asarray(p).reshape(-1).tolist() if value > 0)
+    return -sum((value * math.log(value) for value in np.asarray(p).reshape(-1).tolist() if value > 0), 0.0)
 
 
 def bald(log_probs: np.ndarray) -> list[float]:

@@ -180,10 +180,10 @@ def _principal_directions(x_SD: Tensor, count: int, key: Key) -> Tensor:
     """Orthonormal directions (D, count) along which the rows vary most, in that order, by subspace iteration."""
     centred_SD = x_SD - x_SD.mean(0)
     start_DE = torch.randn(x_SD.shape[1], count, dtype=torch.float64, generator=key.generator())
-    directions_DE = torch.linalg.qr(start_DE.to(x_SD.device)).Q
+    directions_DE: Tensor = torch.linalg.qr(start_DE.to(x_SD.device)).Q
     for _ in range(ITERATIONS):
         # Orthonormal in float64: a direction that is too long would rule out pairs that are close.
         directions_DE = torch.linalg.qr((centred_SD.T @ (centred_SD @ directions_DE.to(x_SD))).double()).Q
     along_SE = (centred_SD @ directions_DE.to(x_SD)).double()
-    rotation_EE = torch.linalg.eigh(along_SE.T @ along_SE).eigenvectors.flip(1)
+    rotation_EE: Tensor = torch.linalg.eigh(along_SE.T @ along_SE).eigenvectors.flip(1)
     return (directions_DE @ rotation_EE).to(x_SD)

@@ -183,7 +183,8 @@ def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list
 def _members(pool: Shards, count: int) -> tuple[Tensor, ...]:
     """The ids of the rows of each cluster."""
     ids_N, cluster_N = (torch.cat(part) for part in zip(*pool.map(_ids_and_clusters)))
-    return ids_N[cluster_N.argsort()].split(torch.bincount(cluster_N, minlength=count).tolist())
+    members: tuple[Tensor, ...] = ids_N[cluster_N.argsort()].split(torch.bincount(cluster_N, minlength=count).tolist())
+    return members
 
 
 def _ids_and_clusters(shard: Shard) -> tuple[Tensor, Tensor]:

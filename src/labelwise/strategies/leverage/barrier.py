@@ -242,7 +242,7 @@ class Barrier:
         Raises:
             NumericsError: one is beyond a barrier.
         """
-        lam_D = torch.linalg.eigvalsh(self.matrix)
+        lam_D: Tensor = torch.linalg.eigvalsh(self.matrix)
         if not self.lower < float(lam_D[0]) <= float(lam_D[-1]) < self.upper:
             raise self._beyond()
         return lam_D

@@ -121,7 +121,8 @@ def _select_from_list(
 def _inverse_factor(m_DD: Tensor) -> Tensor:
     """L^-1, L the Cholesky factor of M: v^T M^-1 v = |L^-1 v|^2."""
     eye_DD = torch.eye(len(m_DD), dtype=torch.float64)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky(m_DD), eye_DD, upper=False)
+    inverse_DD: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(m_DD), eye_DD, upper=False)
+    return inverse_DD
 
 
 def _sweep(basis: Whitened, step_DT: Tensor, from_m: bool, selected: Tensor, shard: Shard) -> None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from labelwise.rng import Key
+from labelwise.selection.backends import is_accelerator
 from labelwise.shards import Shard
 from labelwise.shards.graphs import captured
 from labelwise.strategies.bait import fisher
@@ -265,7 +266,7 @@ def _slices(shard: Shard, size: int) -> list[slice]:
 def _update_blocks(reader: RowReader, shard: Shard) -> list[slice]:
     """The cached rows in blocks that are updated at once."""
     size = shard.block_rows(16 * reader.rank * (reader.classes + reader.rank))
-    if shard.device.type == "cpu":
+    if not is_accelerator(shard.device):
         size = min(size, fisher.rows_in_cache(reader.classes))
     return _slices(shard, size)
 

@@ -31,6 +31,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from labelwise.selection.backends import is_accelerator
 from labelwise.shards import Shard
 from labelwise.shards.graphs import captured
 from labelwise.shards.topk import front
@@ -128,7 +129,7 @@ def rounding(shard: Shard) -> float:
 
 def block_size(shard: Shard) -> int:
     """Rows that are multiplied at a time."""
-    return CPU_BLOCK if shard.device.type == "cpu" else max(1, FLOAT64_NUMBERS // shard.state["vector"].shape[1])
+    return max(1, FLOAT64_NUMBERS // shard.state["vector"].shape[1]) if is_accelerator(shard.device) else CPU_BLOCK
 
 
 def sum_vectors(shard: Shard) -> Tensor:
@@ -345,7 +346,8 @@ class DeviceSteps:
 
     def _floor(self, top: Tensor) -> Tensor:
         error = torch.linalg.vector_norm(self.gap_J) * rounding(self.shard)
-        return tie_floor(top.double(), self.slack, error)
+        floor: Tensor = tie_floor(top.double(), self.slack, error)
+        return floor
 
     def _exact_scores(self, position_M: Tensor) -> Tensor:
         """Scores of some rows, each summed by itself in float64."""
