@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -242,6 +243,20 @@ def test_keep_accuracy_keeps_the_latest_of_the_best_epochs():
     assert stopped.notes["stopped"] == "no better held-out accuracy for 4 epochs"
     with pytest.raises(ArgumentError, match='keep="accuracy" needs class labels'):
         TorchLearner(net, loss="mse", keep="accuracy")
+
+
+def test_weights_that_have_hardly_begun_to_learn_say_so():
+    pool, labels = blobs(100, noise=1.5)
+    fit = fitted(TorchLearner(net, epochs=1, lr=1e-6), pool, labels)
+    assert re.match(
+        r"the kept weights have hardly begun to learn: .* equal probabilities 1\.10; try", fit.notes["warning"]
+    )
+    how = {"lr": 1e-2, "patience": None, "epochs": 150, "holdout": 0.3, "holdout_from": 50}
+    generator = torch.Generator().manual_seed(0)
+    noise = Pool.of(torch.randn(100, 2, generator=generator)), torch.randint(C, (100,), generator=generator)
+    assert "of the last epoch" in fitted(TorchLearner(wide, **how), *noise).notes["warning"]
+    assert "warning" not in fitted(TorchLearner(wide, keep="last", **how), *noise).notes
+    assert "warning" not in fitted(TorchLearner(net, lr=1e-2), *blobs(60)).notes
 
 
 def test_few_rows_are_trained_until_they_fit():

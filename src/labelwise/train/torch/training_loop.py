@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from labelwise.errors import NumericsError
 from labelwise.rng import Key
 from labelwise.signals.model.forward import device_and_dtype, eval_mode, forward
-from labelwise.train.objectives.loss import Loss
+from labelwise.train.objectives.loss import CrossEntropy, Loss
 from labelwise.train.objectives.objective import State, scaled
 from labelwise.train.torch.data import LabelledInputs, TrainSet, ValidationRows, split_epoch
 from labelwise.train.torch.options import Keep, TrainOptions
 from labelwise.train.torch.step import Step, StepResult
 
 FITTED = 0.01  # a mean loss, in nats, below which rows that are all classified right have no more to teach
+NEAR_CHANCE = 0.9  # of log C: a training loss above it is that of a model that has hardly begun to learn
+FAR_BEHIND = 0.1  # share of the training rows that the last epoch classifies right and the kept one does not
 _READ = 256  # rows of a batch without gradients
 
 
@@ -61,7 +63,7 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             loss, accuracy = _validate(model, data, data.validation, state, options)
         _check_finite(result.loss, loss, epoch, options.lr, data)
         schedule(loss)
-        is_better = best.offer(loss, accuracy, epoch, result.loss, state)
+        is_better = best.offer(loss, accuracy, epoch, result)
         if options.look is not None:
             looks.append(options.look(model, epoch) or -math.inf)
         epochs_right += objective.stop is not None and result.accuracy >= objective.stop
@@ -86,6 +88,9 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             notes["held_out_accuracy"] = best.accuracy
     if options.look is not None:
         notes["looked"] = max(looks)
+    warning = _check_kept_weights(best, result, data, bool(step.penalised))
+    if warning:
+        notes["warning"] = warning
     return TrainResult(best.state, notes)
 
 
@@ -155,18 +160,19 @@ class _BestWeights:
         self.model = model
         self.keep = keep
         self.loss = self.train_loss = math.inf
-        self.accuracy = -math.inf
+        self.accuracy = self.train_accuracy = -math.inf
         self.epoch = -1
         self.state: State = {}
         self._weights: list[Tensor] = []
         self._is_current = False  # whether the model has them
 
-    def offer(self, loss: float, accuracy: float, epoch: int, train_loss: float, state: State) -> bool:
+    def offer(self, loss: float, accuracy: float, epoch: int, result: _EpochResult) -> bool:
         """Keep the weights as they are now if this epoch is the best so far; return whether it is."""
         better = {"loss": loss < self.loss, "accuracy": accuracy >= self.accuracy, "last": True}
         self._is_current = better[self.keep]
         if self._is_current:
-            self.loss, self.accuracy, self.epoch, self.train_loss, self.state = loss, accuracy, epoch, train_loss, state
+            self.loss, self.accuracy, self.epoch, self.state = loss, accuracy, epoch, result.state
+            self.train_loss, self.train_accuracy = result.loss, result.accuracy
             if self.keep == "last":
                 return True
             now = self._tensors()
@@ -200,6 +206,24 @@ def _validate(
     if options.keep != "accuracy":
         return loss, 0.0
     return loss, _weighted_mean(data.loss.right(output_MC, label_M).double(), weight_M)
+
+
+def _check_kept_weights(best: _BestWeights, last: _EpochResult, data: TrainSet, has_penalty: bool) -> str:
+    """What is wrong with the kept weights, or "" if nothing is. It is measured while training, so it costs nothing."""
+    if not isinstance(data.loss, CrossEntropy) or data.loss.classes < 2:
+        return ""
+    chance = math.log(data.loss.classes)
+    if last.accuracy - best.train_accuracy > FAR_BEHIND:
+        return (
+            f"the kept weights, of epoch {best.epoch + 1}, classify {100 * best.train_accuracy:.0f} % of the training "
+            f'rows right, those of the last epoch {100 * last.accuracy:.0f} %; try keep="accuracy" or keep="last"'
+        )
+    if best.train_loss > NEAR_CHANCE * chance and not has_penalty:
+        return (
+            f"the kept weights have hardly begun to learn: their training loss is {best.train_loss:.2f}, that of equal "
+            f"probabilities {chance:.2f}; try more epochs or a higher lr"
+        )
+    return ""
 
 
 def _weighted_mean(value_B: Tensor, weight_B: Tensor) -> float:
