@@ -30,7 +30,7 @@ from labelwise.selection.run import run_selection
 from labelwise.selection.validate import as_tensor
 from labelwise.shards import Shards
 from labelwise.shards.checkpoint.journal import MARK, FolderJournal
-from labelwise.shards.factories import ReadPart, array_parts, edges
+from labelwise.shards.factories import ReadPart, array_parts, split_rows
 from labelwise.shards.placement import Placement
 from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled
@@ -93,7 +93,7 @@ def _kept(name, inputs, ids, at, folder, labelled=NONE):
     about = {"strategy": repr(strategy), "k": 12, "key": repr(Key(2))}
     try:
         with contextlib.closing(FolderJournal(folder, about, pool, labelled, every=0.0)) as journal:
-            picks = strategy.select(pool.kept(journal), labelled.kept(journal), 12, Key(2))
+            picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), 12, Key(2))
             journal.remove()
     except Killed:
         return None, count[0]
@@ -495,7 +495,7 @@ def test_parts_are_cut_between_forward_batches_so_that_the_last_bits_are_those_o
     ("rows", "parts", "batch"), [(111, 2, 30), (1, 4, 256), (1000, 3, 7), (300, 64, 256), (8, 8, 1)]
 )
 def test_parts_have_whole_batches_and_all_rows(rows, parts, batch):
-    cuts = edges(rows, parts, batch)
+    cuts = split_rows(rows, parts, batch)
     assert [row for cut in cuts for row in range(cut.start, cut.stop)] == list(range(rows))
     assert all(cut.start % batch == 0 for cut in cuts)
     assert len(cuts) == min(parts, -(-rows // batch))

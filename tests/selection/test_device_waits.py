@@ -17,7 +17,7 @@ import labelwise as lw
 from labelwise.errors import NumericsError
 from labelwise.selection import greedy
 from labelwise.shards import Shard, Shards, topk
-from labelwise.shards.devices import carried
+from labelwise.shards.devices import copied_to
 from labelwise.signals.exact_sum import add_at
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, Needs
@@ -180,7 +180,7 @@ def test_the_best_rows_of_a_device_are_those_of_the_cpu(slack: float, levels: in
     ids = torch.randperm(5000, generator=chance)[:ROWS] - 2500
     values = torch.randint(-levels, levels, (ROWS,), generator=chance).double()
     values[torch.rand(ROWS, generator=chance) < 0.2] = -torch.inf
-    for k in (1,) if slack else (1, 5, topk.TIED, ROWS - 1, ROWS, ROWS + 9):
+    for k in (1,) if slack else (1, 5, topk.EXTRA, ROWS - 1, ROWS, ROWS + 9):
         for dtype in (torch.float64, torch.float32):
             here = Shards([Shard(ids, {})]).best(lambda shard: values.to(dtype), k, slack)  # noqa: B023
             with second_device():
@@ -196,8 +196,8 @@ def test_the_best_rows_of_a_device_travel() -> None:
     with second_device():
         ids, values = torch.arange(9).to(AWAY), torch.linspace(0, 1, 9, dtype=torch.float64).to(AWAY)
         for k in (2, 9):
-            found = topk.highest(ids, values, k, 0.0)
-            assert [one.tolist() for one in carried(found, torch.device("cpu"))] == [one.tolist() for one in found]
+            found = topk.top_rows(ids, values, k, 0.0)
+            assert [one.tolist() for one in copied_to(found, torch.device("cpu"))] == [one.tolist() for one in found]
 
 
 def test_rows_are_found_by_id_in_any_order() -> None:

@@ -269,8 +269,8 @@ def test_a_session_spills_signals_that_do_not_fit_and_leaves_no_file(
     free = _session(None, hidden=512).ask(8)
     aside: list[int] = []
     placing = sys.modules["labelwise.shards.placement"]  # the package holds the function of this name
-    place_aside = placing.place_aside
-    monkeypatch.setattr(placing, "place_aside", lambda *all: aside.append(1) or place_aside(*all))
+    place_unnamed = placing.place_unnamed
+    monkeypatch.setattr(placing, "place_unnamed", lambda *all: aside.append(1) or place_unnamed(*all))
     assert _session("1GB", hidden=512).ask(8).ids.tolist() == free.ids.tolist()
     assert not aside
     returned_memory = _session("1GB", hidden=512)
@@ -320,11 +320,11 @@ def test_rounds_take_a_limit() -> None:
 
 
 def test_columns_placed_aside_can_be_written_and_read() -> None:
-    from labelwise.shards.placement import place_aside
+    from labelwise.shards.placement import place_unnamed
     from labelwise.signals.rows import Rows
 
     rows = [Rows(torch.arange(5), {Embedding(): torch.rand(5, 3)})]
-    (shard,) = place_aside(iter(rows), 5).map(lambda one: one)
+    (shard,) = place_unnamed(iter(rows), 5).map(lambda one: one)
     assert torch.equal(shard.columns[Embedding()], rows[0].columns[Embedding()])
 
 

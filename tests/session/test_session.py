@@ -336,7 +336,7 @@ def test_a_long_ask_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     x = np.random.default_rng(0).normal(size=(120, 4)).astype("float32")
     y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
     count, at = [0], [-1]
-    ask = Shards._ask
+    ask = Shards._run
 
     def counted(self, fn):
         count[0] += 1
@@ -344,7 +344,7 @@ def test_a_long_ask_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
             raise SystemExit("killed")
         return ask(self, fn)
 
-    monkeypatch.setattr(Shards, "_ask", counted)
+    monkeypatch.setattr(Shards, "_run", counted)
     recipe = lw.strategies.Sabal(solver="greedy")
     al = lw.Session(x, LogisticRegression(), recipe, classes=4, folder=tmp_path / "s", seed=1)
     first = al.ask(20)

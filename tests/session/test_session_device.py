@@ -30,7 +30,7 @@ from labelwise.selection.placement import PlacementPolicy, choose_storage
 from labelwise.selection.run import RunOptions
 from labelwise.shards import Shard, Shards, devices
 from labelwise.shards.checkpoint import journal
-from labelwise.shards.devices import CPU, carried, free_bytes, wait_for
+from labelwise.shards.devices import CPU, copied_to, free_bytes, wait_for
 from labelwise.shards.factories import ReadPart
 from labelwise.shards.placement import RESERVED_PART, Placement
 from labelwise.shards.ray import Ray
@@ -605,7 +605,7 @@ def test_a_journal_of_another_device_is_begun_anew() -> None:
 def test_values_are_carried_whole() -> None:
     rows = Rows(torch.arange(2), {Embedding(): torch.ones(2, 3)})
     value = {"rows": [rows], "many": (1, 2.5, "x", None)}
-    got = carried(value, CPU)
+    got = copied_to(value, CPU)
     assert got["many"] == value["many"]
     assert torch.equal(got["rows"][0].tensor(Embedding()), rows.tensor(Embedding()))
     assert got["rows"][0] is not rows
@@ -774,7 +774,7 @@ def test_rows_on_the_cuda_of_another_process_answer_to_the_cpu(name: str, expect
             return len(self.shard)
 
         def begin(self, fn: Callable[[Shard], Any]) -> Callable[[], Any]:
-            return lambda: carried(fn(self.shard), CPU)
+            return lambda: copied_to(fn(self.shard), CPU)
 
     one = trained(name)
     pool, labelled, _ = rows_of(one)

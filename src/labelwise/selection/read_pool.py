@@ -20,7 +20,7 @@ from labelwise.selection.selection import Selection
 from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shards
 from labelwise.shards.devices import wait_for
-from labelwise.shards.factories import ReadPart, edges
+from labelwise.shards.factories import ReadPart, split_rows
 from labelwise.shards.placement import Placement, place_by
 from labelwise.shards.ray import Ray
 from labelwise.shards.ray import spill as spill_files
@@ -105,7 +105,7 @@ class PoolReader:
         Every forward batch is the one it is in one process: a model's last bits depend on the shape of its batch, and
         some picks on those bits.
         """
-        return [slice(0, rows)] if self.cluster is None else edges(rows, self.cluster.parts(rows), self.batch)
+        return [slice(0, rows)] if self.cluster is None else split_rows(rows, self.cluster.parts(rows), self.batch)
 
     def _policy(self, strategy: Strategy, k: int, slices: list[slice], labelled: int) -> PlacementPolicy:
         rows = max(one.stop - one.start for one in slices)

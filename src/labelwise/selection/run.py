@@ -18,7 +18,7 @@ from labelwise.selection.strategy import Strategy
 from labelwise.shards import Shards
 from labelwise.shards.checkpoint.fingerprint import object_fingerprint
 from labelwise.shards.checkpoint.journal import FolderJournal
-from labelwise.shards.devices import in_full, returned_memory
+from labelwise.shards.devices import full_precision, returned_memory
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def run_selection(
 
 
 def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, options: RunOptions) -> Selection:
-    with in_full(), returned_memory(options.limit is not None), progress_to(options.progress):
+    with full_precision(), returned_memory(options.limit is not None), progress_to(options.progress):
         if options.folder is None:
             return strategy.select(pool, labelled, k, key)
         try:
@@ -84,6 +84,6 @@ def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, o
             return strategy.select(pool, labelled, k, key)
         about = {"strategy": repr(strategy), "parameters": parameters, "k": int(k), "key": repr(key)}
         with closing(FolderJournal(options.folder, about, pool, labelled, own=options.is_private)) as journal:
-            picks = strategy.select(pool.kept(journal), labelled.kept(journal), k, key)
+            picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), k, key)
             journal.remove()
         return picks

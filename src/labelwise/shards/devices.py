@@ -22,10 +22,9 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # names of mallopt
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on a device; None where it is not one that selections run on.
+    """Bytes that can still be allocated on a device, torch's cache among them; None where selections do not run on it.
 
-    Those are the CUDA devices: sums are in float64, which not every accelerator has. What torch has let go and keeps
-    for later is free too.
+    They run on CUDA devices: sums are in float64, which not every accelerator has.
     """
     if device.type != "cuda":
         return None
@@ -34,57 +33,57 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the device has done all it was asked to do: only then does a clock say how long that took."""
+    """Wait until the device has done its work, so that a clock measures it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device, without waiting for it.
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device without waiting for the device.
 
-    Its numbers are taken when this is called: memory that is not pinned, as all of ours, is copied before the device
-    is told. Use it for what comes from the CPU alone, since in the other direction nobody would wait either.
+    The values are those at the time of the call: memory that is not pinned is copied before this returns. Only for
+    tensors of the CPU: in the other direction the copy would not be waited for either.
     """
     return values.to(device, non_blocking=values.device == CPU)
 
 
-def current(device: torch.device) -> AbstractContextManager[object]:
-    """Within, kernels are launched on this device: Triton launches on the current one, wherever its tensors are."""
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which kernels run on this device: Triton uses the current one, wherever its tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
-def in_full() -> Iterator[None]:
-    """Within, products of float32 keep all their bits, though the user's training may do with fewer (TF32, autocast).
+def full_precision() -> Iterator[None]:
+    """A context without TF32 and autocast, which the user's training may have switched on.
 
-    Copies of a row are at distance zero, and rows are told apart, by the rounding of float32.
+    Distances rely on float32 rounding: copies of a row are at distance zero, other rows are not.
     """
     asked = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
     kinds: list[Any] = [one for one in asked if hasattr(one, "fp32_precision")]  # from torch 2.9 on
-    whole, found = _precision(), [one.fp32_precision for one in kinds]
-    lowered = whole != "highest" or not set(found) <= {"none", "ieee"}
+    global_setting, settings = _precision(), [one.fp32_precision for one in kinds]
+    is_lowered = global_setting != "highest" or not set(settings) <= {"none", "ieee"}
     try:
-        if lowered:
+        if is_lowered:
             torch.set_float32_matmul_precision("highest")
         with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
             yield
     finally:
-        if lowered:
-            torch.set_float32_matmul_precision(whole)
-            for one, before in zip(kinds, found):
+        if is_lowered:
+            torch.set_float32_matmul_precision(global_setting)
+            for one, before in zip(kinds, settings):
                 one.fp32_precision = before
 
 
 def _precision() -> str:
-    """Of products, by torch's older name for it, which refuses to answer where only the newer ones were used."""
+    """The precision of products by torch's older setting, which raises where only the newer ones were used."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         return "highest"
 
 
-def carried(value: T, device: torch.device) -> T:
-    """A copy of a value whose tensors, however deep inside, are on `device`: that of its maker may not be there."""
+def copied_to(value: T, device: torch.device) -> T:
+    """A copy of a value with all its tensors, however deep, on `device`."""
     stream = io.BytesIO()
     torch.save(value, stream)
     stream.seek(0)
@@ -93,12 +92,12 @@ def carried(value: T, device: torch.device) -> T:
 
 
 def raw(values: Tensor) -> np.ndarray:
-    """The bytes of a tensor in the CPU's memory, without a copy where they lie there one after the other."""
+    """The bytes of a tensor in the CPU's memory; a view where the tensor is contiguous there."""
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def from_raw(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
-    """A tensor over such bytes."""
+    """A tensor over the bytes that `raw` returned. Checkpoints refer to this function by its name."""
     with warnings.catch_warnings():
         # Memory that processes share may only be read; nothing writes to a column.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

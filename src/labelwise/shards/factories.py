@@ -20,7 +20,7 @@ from labelwise.io.files import sync_file, write_text
 from labelwise.pool import Pool
 from labelwise.pool.sources.arrays import Mapped
 from labelwise.shards.devices import CPU, from_raw, raw
-from labelwise.shards.placement import Placement, column_file, place_by, settle
+from labelwise.shards.placement import Placement, apply_placement, column_file, place_by
 from labelwise.shards.ray.spill import own_folder
 from labelwise.shards.shard import Shard
 from labelwise.signals.read import Labelled, Reader, read
@@ -30,10 +30,10 @@ from labelwise.signals.spec import Features, LossJvp, Signal, stored
 MADE = "made"  # the file that says that a part is whole
 
 
-def edges(rows: int, parts: int, batch: int = 1) -> list[slice]:
+def split_rows(rows: int, parts: int, batch: int = 1) -> list[slice]:
     """So many rows in parts of about equal size, in order; cut only between batches, so there may be fewer parts.
 
-    >>> [(cut.start, cut.stop) for cut in edges(10, 2, batch=4)]
+    >>> [(part.start, part.stop) for part in split_rows(10, 2, batch=4)]
     [(0, 4), (4, 10)]
     """
     batches = -(-rows // batch)
@@ -80,7 +80,7 @@ class ArrayPart:
     def _placed(self, columns: Mapping[Signal, Tensor], placement: Placement) -> Shard:
         moved = {signal: one.to(placement.device) for signal, one in columns.items()}  # nothing to the CPU: it is there
         shard = Shard(self.ids.to(placement.device), moved, self.dtype)
-        settle(shard, placement)
+        apply_placement(shard, placement)
         return shard
 
 
@@ -99,7 +99,7 @@ def array_parts(
 ) -> list[ArrayPart]:
     """Makers of so many parts; columns in `files` travel by name."""
     made = []
-    for where in edges(len(ids), parts):
+    for where in split_rows(len(ids), parts):
         part = tuple(
             (signal, files[signal].rows(where) if signal in files else column[where])
             for signal, column in columns.items()
@@ -202,7 +202,7 @@ class ReadPart:
         placement = _made(folder, self.token)
         if folder is not None and placement is not None:
             shard = Shard(self.ids, {signal: _opened(column_file(folder, signal)) for signal in wanted})
-            settle(shard, placement)
+            apply_placement(shard, placement)
             return shard
         placed, placement = place_by(self.policy or _in_memory, self._stream(), len(self.ids), folder)
         if folder is not None and self.token and folder.exists():

@@ -91,12 +91,12 @@ def _files_of(placement: Placement, folder: Path | None, first: list[Rows], n: i
 
 def _placed(stream: Iterable[Rows], n: int, folder: Path | None, placement: Placement) -> Shards:
     aside = placement.files and folder is None
-    shards = place_aside(stream, n) if aside else place(stream, n, folder, placement.device)
-    shards.map(lambda shard: settle(shard, placement))
+    shards = place_unnamed(stream, n) if aside else place(stream, n, folder, placement.device)
+    shards.map(lambda shard: apply_placement(shard, placement))
     return shards
 
 
-def settle(shard: Shard, placement: Placement) -> None:
+def apply_placement(shard: Shard, placement: Placement) -> None:
     """Set a shard's blocks and its note as the placement says."""
     shard.block_bytes, shard.placement_note = placement.block, placement.note
 
@@ -126,7 +126,7 @@ def place(stream: Iterable[Rows], n: int, folder: Path | None = None, device: to
     return shards_of(ids_N.to(device), columns)
 
 
-def place_aside(stream: Iterable[Rows], n: int) -> Shards:
+def place_unnamed(stream: Iterable[Rows], n: int) -> Shards:
     """Shards in mapped files that have no name any more: they are gone with the last use, even after a kill.
 
     They are made where temporary files go (TMPDIR), which should be a disk and not memory.

@@ -1,8 +1,8 @@
 """Shard and Shards: rows where they live, and the four verbs of a selection: map, sum, best, take.
 
-A strategy never sees where a shard is. It hands functions to the shards and gets small answers back; what it keeps
-for each row stays beside the row in `Shard.state`. `sum`, `best` and `take` are built on `map` alone, and `map` asks
-one thing of a shard, `begin`: shards in other processes and on other machines (`ray.py`) have one verb to write.
+A strategy never sees where a shard is. It sends functions to the shards and gets small answers back; what it stores
+for each row stays with the row in `Shard.state`. `sum`, `best` and `take` are built on `map` alone, and `map` needs
+one method of a shard, `begin`: shards in other processes and on other machines (`ray/engine.py`) implement only that.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import RowError
-from labelwise.shards.devices import current, sent
-from labelwise.shards.topk import by_value, floor, highest
+from labelwise.shards.devices import on_device, to_device
+from labelwise.shards.topk import lowest_tie, order_by_value, top_rows
 from labelwise.signals.check import check_block
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
 
 T = TypeVar("T")
 
-CPU_BLOCK_BYTES = 8 << 20  # a block of rows and its scratch stay in the cache; smaller ones cost more in calls
-ID_WIDTH = 8  # what a row's id and a draw hashed from it take, in numbers
-DEVICE_BLOCK_BYTES = 256 << 20  # an accelerator wants long kernels
+CPU_BLOCK_BYTES = 8 << 20  # a block of rows and its scratch stay in the cache; smaller blocks cost more in calls
+DEVICE_BLOCK_BYTES = 256 << 20  # an accelerator is faster with long kernels
+ID_WIDTH = 8  # numbers that a row's id and a draw hashed from it take
 
 
 class Best(NamedTuple):
@@ -38,17 +38,17 @@ class Best(NamedTuple):
 
 
 class Part(Protocol):
-    """Some rows, here or elsewhere, that a function can be run on."""
+    """Some rows, in this process or another, that a function can be run on."""
 
     def __len__(self) -> int: ...
 
     def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
-        """Start fn of the shard where it lives; what comes back waits for the answer and gives it."""
+        """Start fn(shard) where the shard lives. Returns a function that waits for the answer and returns it."""
 
 
 @dataclass(frozen=True)
 class Once:
-    """A function that leaves the shard as it is and does something elsewhere: after a loss it is not run again."""
+    """A function that changes something else than the shard, such as a file: it is not run again after a loss."""
 
     fn: Callable[[Shard], Any]
 
@@ -57,17 +57,26 @@ class Once:
 
 
 class Journal(Protocol):
-    """Keeps the answers of `map`, see `journal.py`."""
+    """Stores the answers of `map`, see `checkpoint/journal.py`."""
 
-    def answers(self, ask: Callable[[], list[T]]) -> list[T]:
-        """The answers `ask` gives, or those it gave when the same question was asked before the stop."""
+    def answers(self, compute: Callable[[], list[T]]) -> list[T]:
+        """The stored answers to this call of `map`, if there are any; else those of `compute`, which are stored."""
 
 
 class Shard:
-    """Some rows, their stored columns, and the state a selection keeps beside them.
+    """Some rows, their stored columns, and what a selection stores for each row.
 
-    Columns keep the storage they came in (half precision, a mapped file); a block is cast when it is read: float64
+    Columns stay in the storage they came in (half precision, a mapped file). A block is cast when it is read: float64
     stays float64, everything else is computed in float32.
+
+    Attributes:
+        ids: (n,) global ids of the rows.
+        columns: a stored column for each signal.
+        state: (n, ...) tensors by name, which the strategy owns.
+        made: columns that the selection computed; they override stored ones.
+        shift: what is subtracted from a column when it is read, see strategies/distance/centering.py.
+        block_bytes: size of a block with its scratch; None means what suits the device.
+        placement_note: for notes["place"] of a selection; "" on the CPU alone.
     """
 
     def __init__(
@@ -77,12 +86,10 @@ class Shard:
         self.columns = dict(columns)
         self.dtype = computed_in(columns) if dtype is None else dtype
         self.state: dict[str, Tensor] = {}
-        self.made: dict[Signal, Tensor] = {}  # columns that a selection makes; they stand before those that came
-        self.shift: dict[
-            Signal, Tensor
-        ] = {}  # what is taken off a column when it is read, see strategies/distance/centering.py
-        self.block_bytes: int | None = None  # of a block and its scratch; None is what suits the device
-        self.placement_note = ""  # for notes["place"] of a selection; "" on the CPU alone
+        self.made: dict[Signal, Tensor] = {}
+        self.shift: dict[Signal, Tensor] = {}
+        self.block_bytes: int | None = None
+        self.placement_note = ""
         self._whose = whose  # what a row is called in an error
         self._checked = False
         self._index: tuple[Tensor, Tensor | None] | None = None  # see `_by_id`
@@ -95,18 +102,26 @@ class Shard:
         return self.ids.device
 
     def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
-        """See `Part`; rows in this process are worked on when the answer is asked for."""
-        return functools.partial(_on_its_device, fn, self)
+        """See `Part`. In this process the function runs when the answer is fetched."""
+        return functools.partial(_run_on_device, fn, self)
 
-    def some_blocks(self, at: Tensor, scratch: int = 0) -> Iterator[tuple[Tensor, Rows]]:
-        """Blocks of the rows at these positions; `scratch` as in `blocks`, which has to have read all of them once."""
-        for part in at.split(self.block_rows(scratch)) if len(at) else ():
-            yield part, self.rows(part)
+    def some_blocks(self, positions: Tensor, scratch: int = 0) -> Iterator[tuple[Tensor, Rows]]:
+        """Blocks of the rows at these positions. Call `blocks` before, which checks the values of every row.
+
+        Args:
+            positions: (m,) positions in this shard.
+            scratch: numbers per row that the caller adds to a block.
+        """
+        for some in positions.split(self.block_rows(scratch)) if len(positions) else ():
+            yield some, self.rows(some)
 
     def blocks(self, scratch: int = 0) -> Iterator[tuple[slice, Rows]]:
-        """Blocks of rows in order, with their place in the shard; `scratch` numbers a row is what the caller adds.
+        """Blocks of rows in order, with their positions in the shard.
 
-        Each value is checked the first time it is read, while it is in the cache, instead of in a pass of its own.
+        Values are checked the first time they are read, while they are in the cache.
+
+        Args:
+            scratch: numbers per row that the caller adds to a block.
         """
         size = self.block_rows(scratch)
         for start in range(0, len(self), size):
@@ -119,7 +134,7 @@ class Shard:
         self._checked = True
 
     def each(self, fn: Callable[[Rows], Tensor], scratch: int = 0) -> Tensor:
-        """fn of every block, put together in the order of the rows."""
+        """fn of every block, concatenated in the order of the rows."""
         out: Tensor | None = None
         for where, rows in self.blocks(scratch):
             values = fn(rows)
@@ -130,46 +145,48 @@ class Shard:
 
     def rows(self, where: slice | Tensor) -> Rows:
         """The rows at these positions, cast for computing."""
-        held = {**self.columns, **self.made}
-        columns = {signal: column[where].to(self.device, self.dtype) for signal, column in held.items()}
+        stored = {**self.columns, **self.made}
+        columns = {signal: column[where].to(self.device, self.dtype) for signal, column in stored.items()}
         for signal, mean_D in self.shift.items():
             columns[signal] = columns[signal] - mean_D
         return Rows(self.ids[where], columns)
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The asked ids that live here: their places in the question, on the CPU, and their positions in this shard.
+        """Find those of `ids` that are in this shard.
 
-        Looked up on the CPU, whence questions come: how many rows are found is known at once there, where a device
-        would make the host wait.
+        Ids are looked up on the CPU: the number of hits is known there at once, a device would make the host wait.
+
+        Returns:
+            Their places in `ids`, on the CPU, and their positions in this shard, on its device.
         """
         sorted_ids, by_id = self._by_id()
-        asked = ids.cpu()
-        place = torch.searchsorted(sorted_ids, asked).clamp_(max=len(self) - 1)
-        here = (sorted_ids[place] == asked).nonzero()[:, 0]
-        place = place[here]
-        return here, sent(place if by_id is None else by_id[place], self.device)
+        wanted = ids.cpu()
+        rank = torch.searchsorted(sorted_ids, wanted).clamp_(max=len(self) - 1)
+        hits = (sorted_ids[rank] == wanted).nonzero()[:, 0]
+        rank = rank[hits]
+        return hits, to_device(rank if by_id is None else by_id[rank], self.device)
 
     def _by_id(self) -> tuple[Tensor, Tensor | None]:
-        """The ids in order, on the CPU, and their positions; None where position and order are the same."""
+        """The sorted ids, on the CPU, and their positions; None where the ids are in order already."""
         if self._index is None:  # once; a shard's ids never change
             ids = self.ids.cpu()
             by_id = None if bool((ids[1:] > ids[:-1]).all()) else ids.argsort()
             self._index = (ids if by_id is None else ids[by_id], by_id)
         return self._index
 
-    def kept(self) -> dict[str, dict[Any, Tensor]]:
-        """All that a selection has changed here so far: with it, a shard of the same rows can go on from this point."""
+    def snapshot(self) -> dict[str, dict[Any, Tensor]]:
+        """All that a selection has changed so far. A shard of the same rows continues from it after `restore`."""
         return {"state": dict(self.state), "made": dict(self.made), "shift": dict(self.shift)}
 
-    def put_back(self, kept: Mapping[str, Mapping[Any, Tensor]]) -> None:
-        """Go on from what `kept` gave."""
-        for name, values in kept.items():
-            held: dict[Any, Tensor] = getattr(self, name)
-            held.clear()
-            held.update(values)
+    def restore(self, snapshot: Mapping[str, Mapping[Any, Tensor]]) -> None:
+        """Continue from what `snapshot` returned."""
+        for name, values in snapshot.items():
+            changed: dict[Any, Tensor] = getattr(self, name)
+            changed.clear()
+            changed.update(values)
 
     def block_rows(self, scratch: int) -> int:
-        """How many rows make a block, where the caller adds `scratch` numbers to each."""
+        """The number of rows in a block where the caller adds `scratch` numbers to each."""
         usual = CPU_BLOCK_BYTES if self.device.type == "cpu" else DEVICE_BLOCK_BYTES
         budget = usual if self.block_bytes is None else min(usual, self.block_bytes)
         width = ID_WIDTH + scratch + sum(column[:1].numel() for column in self.columns.values())
@@ -177,7 +194,7 @@ class Shard:
 
 
 class Shards:
-    """All rows of a pool, as shards here or elsewhere."""
+    """All rows of a pool, as shards in this process or others."""
 
     def __init__(self, shards: Sequence[Part], journal: Journal | None = None):
         self._shards = [shard for shard in shards if len(shard)]
@@ -185,85 +202,92 @@ class Shards:
         self.n = sum(len(shard) for shard in self._shards)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A function that is sent to a shard may hold all of them; it has no use for the others there."""
+        """Without the shards: a function that is sent to one of them may refer to all, and cannot use the others."""
         return {"_shards": [], "_journal": None, "n": self.n}
 
     @property
     def sizes(self) -> list[int]:
-        """How many rows each shard has."""
+        """The number of rows in each shard."""
         return [len(shard) for shard in self._shards]
 
     @property
     def on_one_device(self) -> bool:
-        """Whether all rows are one shard of this process on an accelerator: a question for each pick makes it wait."""
+        """Whether all rows are one shard of this process on an accelerator. It waits at every call."""
         return len(self._shards) == 1 and isinstance(self._shards[0], Shard) and self._shards[0].device.type != "cpu"
 
     def join(self, other: Shards) -> Shards:
-        """Both sets of rows as one; ids of the two must differ. Rows and their state are shared, not copied."""
+        """Both sets of rows as one. Their ids must differ; rows and their state are shared, not copied."""
         return Shards([*self._shards, *other._shards], self._journal or other._journal)
 
-    def kept(self, journal: Journal) -> Shards:
-        """The same rows, with a journal of what they answer."""
+    def with_journal(self, journal: Journal) -> Shards:
+        """The same rows, with a journal that stores their answers."""
         return Shards(self._shards, journal)
 
     def in_blocks(self, size: int | None) -> Shards:
-        """The same rows, read in blocks of at most so many bytes from now on."""
+        """The same rows, read from now on in blocks of at most `size` bytes."""
         if size is not None:
-            self._ask(functools.partial(_set_block, size))
+            self._run(functools.partial(_set_block, size))
         return self
 
     def map(self, fn: Callable[[Shard], T]) -> list[T]:
-        """fn of every shard, run where the shard lives; answers should be small. In the order of the shards.
+        """Run a function on every shard, where the shard lives.
 
-        fn changes nothing but the shard's state: it may run in another process, and again after a loss, unless it is
-        to run `Once`.
+        Args:
+            fn: changes nothing but the shard's state, and returns something small. It may run in another process, and
+                again after a loss unless it is wrapped in `Once`.
+
+        Returns:
+            The answers in the order of the shards.
         """
         if self._journal is not None:
-            return self._journal.answers(functools.partial(self._ask, fn))
-        return self._ask(fn)
+            return self._journal.answers(functools.partial(self._run, fn))
+        return self._run(fn)
 
-    def _ask(self, fn: Callable[[Shard], T]) -> list[T]:
-        waiting = [shard.begin(fn) for shard in self._shards]  # all at work before the first is waited for
-        return [answer() for answer in waiting]
+    def _run(self, fn: Callable[[Shard], T]) -> list[T]:
+        pending = [shard.begin(fn) for shard in self._shards]  # all have started before the first is waited for
+        return [wait() for wait in pending]
 
     def sum(self, fn: Callable[[Shard], Any]) -> Any:
-        """The sum over shards of something that adds up over rows (a number or a tensor)."""
+        """The sum over shards of a number or a tensor that is itself a sum over rows."""
         return functools.reduce(operator.add, self.map(fn))
 
     def best(self, fn: Callable[[Shard], Tensor], k: int, slack: float = 0.0) -> Best:
-        """The k rows with the highest fn(shard) (n,), ties to the smaller id. -inf marks a row that may not be taken.
+        """The k rows with the highest values, ties to the smaller id.
 
-        `slack` is for k = 1: values within `slack` times the size of the largest count as equal to it. A value that
-        comes out of a matrix product depends in its last bits on the block it was computed in; with slack above that
-        rounding, copies of a row are tied whatever the blocks, and the smallest id is taken.
+        Args:
+            fn: the values (n,) of a shard's rows; -inf marks a row that must not be taken.
+            k: the number of rows.
+            slack: for k = 1: values within `slack` times the size of the largest count as equal to it. The last bits
+                of a matrix product depend on the block it was computed in; with a slack above that rounding, copies of
+                a row are tied in every block, and the smallest id is taken.
         """
         found = self.map(functools.partial(_shard_best, fn, k, slack))
         ids, values = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
         if slack:
             order = ids.argsort()
-            first = order[(values[order] >= floor(values.max(), slack)).to(torch.uint8).argmax()]
+            first = order[(values[order] >= lowest_tie(values.max(), slack)).to(torch.uint8).argmax()]
             return Best(ids[first : first + 1], values[first : first + 1])
-        order = by_value(ids, values)[:k]
+        order = order_by_value(ids, values)[:k]
         return Best(ids[order], values[order])
 
     def take(self, ids: Tensor) -> Rows:
-        """The rows with these ids, in this order."""
+        """The rows with these ids, in this order. Raises RowError if one is missing."""
         parts = self.map(functools.partial(_shard_take, ids))
         found = torch.cat([part[0] for part in parts])
         if len(found) != len(ids):
             missing = sorted(set(ids.tolist()) - set(found.tolist()))
-            raise RowError(f"ids {missing[:5]} are not among the {self.n} rows; each id asked for has to be there once")
+            raise RowError(f"ids {missing[:5]} are not among the {self.n} rows; expected ids of these rows, each once")
         if len(parts) == 1:  # in this order already
             return parts[0][1]
         signals = parts[0][1].columns
-        home = parts[0][1].ids.device
-        order = sent(found.argsort(), home)
-        merged = {s: torch.cat([part[1].columns[s].to(home) for part in parts])[order] for s in signals}
-        return Rows(torch.cat([part[1].ids.to(home) for part in parts])[order], merged)
+        device = parts[0][1].ids.device
+        order = to_device(found.argsort(), device)
+        merged = {s: torch.cat([part[1].columns[s].to(device) for part in parts])[order] for s in signals}
+        return Rows(torch.cat([part[1].ids.to(device) for part in parts])[order], merged)
 
 
-def _on_its_device(fn: Callable[[Shard], T], shard: Shard) -> T:
-    with current(shard.device):
+def _run_on_device(fn: Callable[[Shard], T], shard: Shard) -> T:
+    with on_device(shard.device):
         return fn(shard)
 
 
@@ -278,11 +302,11 @@ def computed_in(columns: Mapping[Signal, Tensor]) -> torch.dtype:
 
 
 def _shard_best(fn: Callable[[Shard], Tensor], k: int, slack: float, shard: Shard) -> tuple[Tensor, Tensor]:
-    """One shard's candidates for `Shards.best`."""
-    return highest(shard.ids, fn(shard), k, slack)
+    """The rows of one shard that may be the best of all."""
+    return top_rows(shard.ids, fn(shard), k, slack)
 
 
 def _shard_take(ids: Tensor, shard: Shard) -> tuple[Tensor, Rows]:
-    """The asked rows that live in this shard, and their places in the question."""
-    here, positions = shard.find(ids)
-    return here, shard.rows(positions)
+    """Those of the rows that are in this shard, and their places in `ids`."""
+    places, positions = shard.find(ids)
+    return places, shard.rows(positions)

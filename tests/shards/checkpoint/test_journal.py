@@ -41,7 +41,7 @@ def _kept_after_every_answer(monkeypatch):
 
 def _killed_at(count, monkeypatch, select):
     """`select()`, stopped where the shards are asked for the time `count`."""
-    ask, asked = Shards._ask, [0]
+    ask, asked = Shards._run, [0]
 
     def counted(self, fn):
         asked[0] += 1
@@ -50,7 +50,7 @@ def _killed_at(count, monkeypatch, select):
         return ask(self, fn)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Shards, "_ask", counted)
+        patched.setattr(Shards, "_run", counted)
         with pytest.raises(Killed):
             select()
 
@@ -153,7 +153,7 @@ def test_a_lost_shard_is_given_back_all_that_was_changed():
     shard.state["near"], shard.made[Duals()], shard.shift[Embedding()] = torch.ones(3), torch.zeros(3), torch.ones(2)
     (other,) = shards_of(torch.arange(3), {Embedding(): torch.ones(3, 2)}).map(lambda one: one)
     other.state["old"] = torch.ones(3)
-    other.put_back(shard.kept())
+    other.restore(shard.snapshot())
     assert set(other.state) == {"near"}
     rows = other.rows(slice(None))
     assert torch.equal(rows.columns[Duals()], torch.zeros(3))
@@ -248,7 +248,7 @@ def test_two_selections_do_not_share_a_folder(tmp_path, monkeypatch):
         with pytest.raises(StoreError, match="locked by another process"):
             FolderJournal(tmp_path / "j", {"k": 1}, pool, NONE)
         assert (tmp_path / "j" / "answers.bin").exists()
-        pool.kept(first).map(len)
+        pool.with_journal(first).map(len)
     with contextlib.closing(FolderJournal(tmp_path / "j", {"k": 1}, pool, NONE)) as second:
         assert second.found == 1
 
@@ -442,7 +442,7 @@ def test_answers_that_do_not_fit_the_note_are_damage(tmp_path, monkeypatch):
 def test_rows_in_other_parts_are_called_so(tmp_path):
     pool = lambda count: shards_of(torch.arange(120), {Embedding(): torch.from_numpy(H)}, count)  # noqa: E731
     with contextlib.closing(FolderJournal(tmp_path / "j", {"k": 1}, pool(2), NONE)) as first:
-        pool(2).kept(first).map(len)
+        pool(2).with_journal(first).map(len)
     with pytest.raises(StoreError, match=r"parts of \[60, 60\], now .* parts of \[40, 40, 40\].*as many workers"):
         FolderJournal(tmp_path / "j", {"k": 1}, pool(3), NONE)
     with pytest.raises(StoreError, match=r"another selection \(it differs in k, rows\)"):

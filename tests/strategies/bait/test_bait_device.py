@@ -361,7 +361,7 @@ def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatc
     strategy = tuned(Bait(), prune_period=5)
     arrays, asked, stop = problem(80, 3, 4, 0), [0], [0]
     want = lw.select(strategy, 15, **arrays)
-    ask = Shards._ask
+    ask = Shards._run
 
     def counting(self: Any, fn: Any) -> Any:
         asked[0] += 1
@@ -369,7 +369,7 @@ def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
         return ask(self, fn)
 
-    monkeypatch.setattr(Shards, "_ask", counting)
+    monkeypatch.setattr(Shards, "_run", counting)
     load = torch.load  # the stand-in is no device that torch knows; its tensors come back to it by themselves
     monkeypatch.setattr(torch, "load", lambda file, map_location, weights_only: load(file, weights_only=weights_only))
     select_on_device(strategy, 15, arrays, folder=tmp_path / "whole")

@@ -26,7 +26,7 @@ def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
         with atomic_file(path) as file:
             checked = _Checked(file)
             try:
-                torch.save(shard.kept(), cast(IO[bytes], checked))  # of a file torch asks for `write` alone
+                torch.save(shard.snapshot(), cast(IO[bytes], checked))  # of a file torch asks for `write` alone
             except RuntimeError as error:  # torch has an error of its own where a file takes no more
                 raise checked.error or OSError(str(error)) from error
     except OSError as error:
@@ -48,7 +48,7 @@ def restore(folder: Path, generation: int, sums: Mapping[str, Any], shard: Shard
         raise StoreError(f"{path} cannot be read ({error}); {anew}") from error
     if kept is None:
         raise StoreError(f"{path} is damaged: its checksum is not the one that was noted; {anew}")
-    shard.put_back(kept)
+    shard.restore(kept)
 
 
 def _path(folder: Path, generation: int, shard: Shard) -> Path:

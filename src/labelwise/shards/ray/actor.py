@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labelwise.errors import ModelError
-from labelwise.shards.devices import CPU, LIMITED_THRESHOLD, carried, in_full, set_mmap_threshold
+from labelwise.shards.devices import CPU, LIMITED_THRESHOLD, copied_to, full_precision, set_mmap_threshold
 from labelwise.shards.ray.serialize import Packed, Raised, packed, size_of, unpacked
 from labelwise.shards.shard import Shard
 
@@ -60,25 +60,25 @@ class Holder:
 
     def _run(self, sent: Packed) -> Any:
         answer = self._asked(sent)
-        return answer if self.shard.device == CPU else carried(answer, CPU)  # who asked may have no accelerator
+        return answer if self.shard.device == CPU else copied_to(answer, CPU)  # who asked may have no accelerator
 
     def _rerun(self, sent: Packed) -> None:
         self._asked(sent)
 
     def _asked(self, sent: Packed) -> Any:
-        with in_full():  # the model that made the part may have lowered the precision of this process
+        with full_precision():  # the model that made the part may have lowered the precision of this process
             return self.shard.begin(unpacked(sent))()
 
     def _state(self, into: list[Packed]) -> int:
-        kept = {"kept": self.shard.kept(), "block": self.shard.block_bytes}
-        into.append(packed(kept if self.shard.device == CPU else carried(kept, CPU)))
+        kept = {"kept": self.shard.snapshot(), "block": self.shard.block_bytes}
+        into.append(packed(kept if self.shard.device == CPU else copied_to(kept, CPU)))
         return size_of(into[0])
 
     def _restore(self, sent: Packed) -> None:
         kept = unpacked(sent)
         if self.shard.device != CPU:
-            kept = carried(kept, self.shard.device)
-        self.shard.put_back(kept["kept"])
+            kept = copied_to(kept, self.shard.device)
+        self.shard.restore(kept["kept"])
         self.shard.block_bytes = kept["block"]
 
 

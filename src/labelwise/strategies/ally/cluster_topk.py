@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from labelwise.shards import Best, Shard, Shards
-from labelwise.shards.topk import by_value
+from labelwise.shards.topk import order_by_value
 
 Score = Callable[[Shard], Tensor]
 
@@ -32,7 +32,7 @@ def topk_in_clusters(pool: Shards, score: Score, k: int, per_cluster: int) -> tu
     parts = pool.map(functools.partial(_candidates, score, per_cluster))
     ids_M, score_M, cluster_M = (torch.cat([part[i].cpu() for part in parts]) for i in range(3))
     first = _first_in_clusters(ids_M, score_M, cluster_M, per_cluster)
-    by_score = first[by_value(ids_M[first], score_M[first])][:k]
+    by_score = first[order_by_value(ids_M[first], score_M[first])][:k]
     ids, values = ids_M[by_score], score_M[by_score]
     missing = k - len(ids)
     if missing:
@@ -50,7 +50,7 @@ def _candidates(score: Score, per_cluster: int, shard: Shard) -> tuple[Tensor, T
 
 def _first_in_clusters(ids_N: Tensor, score_N: Tensor, cluster_N: Tensor, per_cluster: int) -> Tensor:
     """Positions of the `per_cluster` best rows of each cluster."""
-    order = by_value(ids_N, score_N)
+    order = order_by_value(ids_N, score_N)
     order = order[cluster_N[order].argsort(stable=True)]
     sorted_N = cluster_N[order]
     start_N = torch.searchsorted(sorted_N, sorted_N)  # where the cluster of each row begins

@@ -38,7 +38,7 @@ from labelwise.selection.progress import tick
 from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import Growth
 from labelwise.shards import Best, Shard, Shards
-from labelwise.shards.devices import sent
+from labelwise.shards.devices import to_device
 from labelwise.signals.spec import LogProbs, Needs
 from labelwise.strategies.bayesian.joint_entropy import TABLE_NUMBERS, Joint, mutual_information, probabilities
 
@@ -206,7 +206,7 @@ def _next(pool: Shards, joint: Joint | None, tuning: Tuning) -> tuple[Best, int]
             if not len(part):
                 break
             if coarse is not joint:
-                gain_n[part] = joint.gain(p_nKC[sent(part, p_nKC.device)]).cpu()
+                gain_n[part] = joint.gain(p_nKC[to_device(part, p_nKC.device)]).cpu()
             top, evaluated = max(top, float(gain_n[part].max())), evaluated + len(part)
         ids, gains = torch.cat([ids, candidates]), torch.cat([gains, gain_n])
         evaluated_gain = torch.full((len(candidates),), -torch.inf, dtype=torch.float64)
@@ -247,7 +247,7 @@ def _smallest_id(floor: float, shard: Shard) -> Tensor:
 def _write(ids: Tensor, gains: Tensor, shard: Shard) -> None:
     """Write the gains of those of the rows `ids` that are in this shard."""
     mine, positions = shard.find(ids)
-    shard.state["gain"].index_copy_(0, positions, sent(gains[mine], shard.device))
+    shard.state["gain"].index_copy_(0, positions, to_device(gains[mine], shard.device))
 
 
 def _bald(shard: Shard) -> Tensor:

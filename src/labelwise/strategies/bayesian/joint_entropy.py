@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise.rng import Key
-from labelwise.shards.devices import sent
+from labelwise.shards.devices import to_device
 
 TABLE_NUMBERS = 1 << 20  # of a table of predictive probabilities, so that it stays in the cache until it is read
 
@@ -139,7 +139,7 @@ def _sampled_positions(weight_KM: Tensor, uniform_KS: Tensor) -> Tensor:
     """Positions (K, S) sampled by the weights of each row; never one of weight 0."""
     cumulative_KM = weight_KM.cumsum(1)
     # Divided by its own last entry the sum ends at exactly 1, at the last position of positive weight.
-    return torch.searchsorted(cumulative_KM / cumulative_KM[:, -1:], sent(uniform_KS, weight_KM.device))
+    return torch.searchsorted(cumulative_KM / cumulative_KM[:, -1:], to_device(uniform_KS, weight_KM.device))
 
 
 def _entropy(p: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from labelwise.selection.progress import stage, tick
 from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import Growth
 from labelwise.shards import Shard, Shards
-from labelwise.shards.devices import sent
+from labelwise.shards.devices import to_device
 from labelwise.signals.rows import Rows, checked_norm, sq_dist
 from labelwise.signals.spec import Features, Needs
 from labelwise.strategies.coverage import kmeans as cluster
@@ -253,7 +253,7 @@ def _count(index: RadiusIndex, others: Rows, shard: Shard) -> Tensor:
 def _add_counts(ids: Tensor, counts: Tensor, shard: Shard) -> None:
     """Add to the counts of these rows."""
     mine, positions = shard.find(ids)
-    shard.state["degree"][positions] += sent(counts[mine], shard.device)
+    shard.state["degree"][positions] += to_device(counts[mine], shard.device)
 
 
 def _uncovered_pairs(index: RadiusIndex, centres: Rows, shard: Shard) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from labelwise.selection.progress import tick
 from labelwise.shards import Best, Shard, Shards
-from labelwise.shards.devices import sent
+from labelwise.shards.devices import to_device
 from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.kernels.torch import (
@@ -230,7 +230,7 @@ def _put_z(ids: Tensor, z: Tensor, shard: Shard) -> None:
     shard.state["z"].zero_()
     if len(ids):
         found, positions = shard.find(ids)
-        shard.state["z"][positions] = z.to(shard.device)[sent(found, shard.device)]
+        shard.state["z"][positions] = z.to(shard.device)[to_device(found, shard.device)]
 
 
 def _gradient(problem: Problem, rz_AB: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from labelwise.errors import NumericsError
 from labelwise.selection.memory import Size
 from labelwise.selection.strategy import TIE
 from labelwise.shards import Shard, Shards
-from labelwise.shards.devices import sent
+from labelwise.shards.devices import to_device
 from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.vectors import TINY, Vectors, adjoint, wide
 
@@ -134,7 +134,7 @@ def _in_order(problem: Problem, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     if len(parts) == 1:  # in this order already
         return parts[0][1]
     device = problem.v_AB.device
-    order = sent(torch.cat([place for place, _ in parts]).argsort(), device)
+    order = to_device(torch.cat([place for place, _ in parts]).argsort(), device)
     return torch.cat([values.to(device) for _, values in parts])[order]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labelwise.shards import Shard
-from labelwise.shards.devices import sent
+from labelwise.shards.devices import to_device
 from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.problem import Problem
 from labelwise.strategies.sabal.vectors import TINY, adjoint, forward, wide
@@ -125,7 +125,7 @@ class Scoreboard:
         weight_XT, after_X = trial.weight_XT[:, :steps], trial.weight_XT[:, steps]
         reach = 2 * problem.terms.tau / problem.size
         bound_T = reach * (trial.rest_T[:steps] + self._blur + self.eps * (phi_X @ weight_XT.abs()))
-        tops_T = sent(torch.tensor(trial.tops, dtype=torch.float64), bound_T.device)
+        tops_T = to_device(torch.tensor(trial.tops, dtype=torch.float64), bound_T.device)
         fall_T = (trial.tops[0] - tops_T + problem.slack) / problem.size
         tail_3T = torch.stack([bound_T, torch.ones_like(bound_T), fall_T])
         loose = self._tuning.loose * max(1.0, len(r_AB) / self._tuning.costly) * trial.spread
