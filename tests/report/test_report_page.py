@@ -68,7 +68,7 @@ def test_the_rows_hold_the_numbers():
     assert margin.saved.above_zero
     assert margin.found.outcome == "better"
     assert found.rows[0].saved is None
-    assert found.rows[0].verdict == "what the others are compared with"
+    assert found.rows[0].verdict == "the baseline of the comparison"
     assert found.rows[2].verdict == "no measurable difference from random"
 
 

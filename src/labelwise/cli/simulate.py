@@ -191,8 +191,8 @@ def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Recor
         common = float(np.bincount(own.answers).max() / len(own.answers))
         best = max(float(np.mean([r.metrics["accuracy"] for r in last if r.strategy == s])) for s in _of(last))
         said = (
-            f"No model here predicts better than the most common class ({common:.1%} right), also not at the last "
-            "label count: what follows says little."
+            f"No model here predicts better than the most common class ({common:.1%} right), even at the last "
+            "label count, so the results below mean little."
         )
         said = said if best <= common else ""
     if said:

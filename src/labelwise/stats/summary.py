@@ -17,20 +17,19 @@ from labelwise.stats.record import Record
 from labelwise.stats.savings import Level, Saved, labels_saved
 from labelwise.stats.verdict import ORACLE, Verdict, sentence, verdicts
 
-FRESH = "fresh"  # in the notes on memory: free memory was given back before, so that nothing is hidden in it
+FRESH = "fresh"  # key of the memory notes: free memory was given back before the selection was measured
 MEMORY_NOTE = (
-    "Memory is what a selection held above the beginning of its round's selection, in MB: the median over rounds and "
-    "seeds, and the most."
+    "Memory is the peak of a selection above its start, in MB: the median over rounds and seeds, and the maximum."
 )
 MEMORY_BOUND = (
-    " With ≥ it is of records made before free memory was given back first; what the selection took out of memory that "
-    "training had let go of is missing there."
+    " ≥ marks records of earlier versions, which do not count memory that training had freed and the selection reused: "
+    "they are lower bounds."
 )
 
 
 @dataclass(frozen=True)
 class SelectionMemory:
-    """Memory of the selections of one strategy in MB; `bound` where the numbers are lower bounds."""
+    """Peak memory of the selections of one strategy in MB; `bound` if the numbers are lower bounds."""
 
     median: float
     most: float
@@ -74,7 +73,7 @@ def selection_memory(records: Sequence[Record]) -> SelectionMemory:
 
 @dataclass(frozen=True)
 class Stat:
-    """A mean over seeds and the spread beside it; NaN where there is nothing to say."""
+    """A mean over seeds and its spread; NaN where there is none."""
 
     mean: float
     spread: float
@@ -157,7 +156,7 @@ def default_counts(by_strategy: dict[str, Curves], number: int = 4) -> tuple[int
 
 
 def no_learning_warning(records: Sequence[Record]) -> str:
-    """A sentence where no strategy's mean R² at its last label count is above 0, with the best; else an empty one."""
+    """A sentence if no strategy has a mean R² above 0 at its last label count; empty otherwise."""
     if not records or any("r2" not in record.metrics for record in records):
         return ""
     ends = {name: float(lines.values_ST[:, -1].mean()) for name, lines in learning_curves(records, "r2").items()}
@@ -165,8 +164,8 @@ def no_learning_warning(records: Sequence[Record]) -> str:
     if ends[best] > 0:
         return ""
     return (
-        "No model here predicts better than the mean of the target, also not at the last label count "
-        f"(the best R² there is {ends[best]:.2f}, {best}): what is saved on the way to it says little."
+        "No model here predicts better than the mean of the target, even at the last label count (best R² there: "
+        f"{ends[best]:.2f}, {best}), so labels saved mean little."
     )
 
 
@@ -183,7 +182,7 @@ def _select_seconds(records: Sequence[Record]) -> dict[str, float]:
 
 
 def _memory_of(name: str, records: Sequence[Record]) -> SelectionMemory:
-    """The oracle has none: it trains while it chooses."""
+    """The memory of a strategy's selections; none for the oracle, which trains while it selects."""
     return NO_MEMORY if name == ORACLE else selection_memory([record for record in records if record.strategy == name])
 
 
@@ -195,7 +194,7 @@ def _saved(lines: Curves, random: Curves | None, level: Level, key: Key | None) 
 
 def _verdict(name: str, against: str, saved: Saved | None, found: Verdict | None, present: bool) -> str:
     if name == against:
-        return "what the others are compared with"
+        return "the baseline of the comparison"
     if name == ORACLE:
         return "not a contender: it uses the test rows"
     if saved is not None and found is not None:

@@ -53,7 +53,7 @@ def test_the_report_says_who_wins_and_who_makes_no_difference(run, tmp_path):
     text = (tmp_path / "out" / "report.md").read_text()
     assert "- margin beats random on 3 of 3 experiments.\n" in text
     assert "- worse beats random on none of 3 experiments, loses to it on 3.\n" in text
-    assert "coin makes no measurable difference to random on any of 3 experiments.\n" in text
+    assert "coin does not differ measurably from random on any of 3 experiments.\n" in text
     assert text.index("- margin") < text.index("- coin") < text.index("- worse")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
@@ -69,10 +69,10 @@ def test_a_strategy_that_trains_by_rules_of_its_own_is_named(tmp_path):
     report([tmp_path / "run" / "one.jsonl"], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert (
-        "coin trains by rules of its own: on the same first 20 labels its model has accuracy 41.0 %, random's 50.0 %"
+        "coin trains differently: with the same first 20 labels its model has accuracy 41.0 % and random's 50.0 %"
         in text
     )
-    assert text.count("rules of its own") == 1
+    assert text.count("trains differently") == 1
 
 
 def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path):
@@ -81,7 +81,7 @@ def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path)
     report([tmp_path / "run"], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     for name in ("margin", "coin", "worse"):
-        assert f"- {name} cannot be compared with random yet: 5 seeds, 7 or more are needed.\n" in text
+        assert f"- {name} cannot be compared with random yet: it has 5 seeds, and 7 or more are needed.\n" in text
     assert "No strategy can be compared with random yet: 5 seeds, 7 or more are needed." in text
     assert "measurabl" not in text
     assert "0/1/0" not in text
@@ -96,7 +96,7 @@ def test_a_report_made_again_from_its_own_records_is_the_same(run, tmp_path):
 
 def test_rounds_found_twice_and_nothing(run, tmp_path):
     found = records_of(run)
-    with pytest.raises(ArgumentError, match="round 0 of 'numbers/mlp/random/0' was found twice; remove one"):
+    with pytest.raises(ArgumentError, match="round 0 of 'numbers/mlp/random/0' appears twice; remove one"):
         joined([Source(run, found + found[:1])])
     cut = [r for r in found if not (r.run == "one/mlp/margin/3" and r.round == 3)]
     (one,) = (e for e in gather(cut).experiments if e.name == "one/mlp")
@@ -104,7 +104,7 @@ def test_rounds_found_twice_and_nothing(run, tmp_path):
     with pytest.raises(StoreError, match="nothing there"):
         records_of(tmp_path / "no")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ArgumentError, match="finished runs were expected, found nothing"):
+    with pytest.raises(ArgumentError, match="expected finished runs, found nothing"):
         report([tmp_path / "empty"], tmp_path / "out")
 
 
@@ -119,7 +119,10 @@ def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(r
         (lines[1].replace('"round":1', '"round":"one"'), "The field round of a record: expected a whole number"),
     ):
         path.write_text("".join([lines[0], broken, *lines[2:]]))
-        with pytest.raises(StoreError, match=rf"one.jsonl, line 2: {said}.*Remove that file, .*one.jsonl: its rounds"):
+        with pytest.raises(
+            StoreError,
+            match=rf"one.jsonl, line 2: {said}.*Remove that file, .*one.jsonl: the next `labelwise bench run` then",
+        ):
             report([run], tmp_path / "again")
     path.write_text(whole)
     inside = gzip.decompress(content)
@@ -205,7 +208,7 @@ def test_an_unfinished_run_says_so_at_the_top_and_compares_finished_runs_only(ru
     assert all("worse" not in one.curves for one in found.experiments)
     assert all(set(group.ranks.names) == {"random", "coin"} for group in found.groups)
     assert "Without a rank: margin (seeds missing on one/mlp, three/mlp)." in text
-    assert "Seeds that are there, of 8: margin 7." in text
+    assert "Strategies with fewer than the 8 seeds: margin (7)." in text
 
 
 def test_a_configuration_says_what_should_be_there(tmp_path):
@@ -224,9 +227,7 @@ def test_a_configuration_says_what_should_be_there(tmp_path):
         f"labelwise bench run {tmp_path / 'out' / 'config.yaml'} --out" in (tmp_path / "out" / "report.md").read_text()
     )
     (tmp_path / "run" / "config.yaml").write_text("models: []\n")
-    assert any(
-        "Whether runs are missing is not known" in line for line in report([tmp_path / "run"], tmp_path / "o").lines
-    )
+    assert any("so missing runs are not known" in line for line in report([tmp_path / "run"], tmp_path / "o").lines)
 
 
 def test_a_report_in_the_folder_of_its_run_reads_the_live_records(run, tmp_path):
@@ -234,7 +235,7 @@ def test_a_report_in_the_folder_of_its_run_reads_the_live_records(run, tmp_path)
     for record in records("later"):
         append(run / "records" / "later.jsonl", record)
     assert "later/mlp" in [one.name for one in report([run], run).experiments]
-    with pytest.raises(ArgumentError, match="is the folder of a run; name another one"):
+    with pytest.raises(ArgumentError, match="is the folder of a run; name another folder"):
         report([tmp_path / "other"], run)
 
 
@@ -269,7 +270,7 @@ def test_folders_of_different_configurations_are_refused_with_the_difference(tmp
     ):
         report([a, b], tmp_path / "out")
     c = folder_of(tmp_path / "c", seeds=list(range(8, 16)), datasets=[{"name": "digits", "limit": 300}])
-    with pytest.raises(ArgumentError, match=r"data.limit: None in .*a, 300 in .*c.*Report them apart"):
+    with pytest.raises(ArgumentError, match=r"data.limit: None in .*a, 300 in .*c.*Report them separately"):
         report([a, c], tmp_path / "out")
     counts = [replace(r, labels=2 * r.labels) for r in records("digits", seeds=16) if r.seed > 7]
     with pytest.raises(ArgumentError, match=r"digits/mlp: runs of one experiment have the same label counts; found"):
@@ -312,8 +313,7 @@ def test_wins_are_counted_after_the_correction_and_single_tests_beside_them(tmp_
     assert "after Holm's correction" in lines[0]
     assert "sure beats random on the only experiment." in lines
     assert (
-        "near makes no measurable difference to random on the only experiment (single tests: 1 better, 0 worse)."
-        in lines
+        "near does not differ measurably from random on the only experiment (single tests: 1 better, 0 worse)." in lines
     )
 
 
@@ -326,7 +326,7 @@ def test_numbers_that_no_model_learnt_are_said_and_not_counted(run, tmp_path):
         assert f"margin beats random on {3 if counted else 2} of {3 if counted else 2} experiments." in found.lines
         text = (tmp_path / "out" / "report.md").read_text()
         assert ("numbers/mlp is not counted. No model here predicts better than the mean" in text) is not counted
-        assert text.count("(the best R² there is -0.10, ") == (0 if counted else 2)
+        assert text.count("(best R² there: -0.10, ") == (0 if counted else 2)
         assert (
             "predicts better than the mean" in (tmp_path / "out" / "numbers-mlp" / "page.html").read_text()
         ) is not counted
@@ -369,7 +369,7 @@ def test_labels_to_reach_a_level_that_was_asked_for(run, tmp_path):
     saved = labels_saved(one.curves["margin"], one.curves["random"], level=0.7)
     assert by_name["margin"]["labels saved"] == saved_text(saved)
     assert {row[1] for row in reach_table(one, 0.3)[1]} == {"20"}  # with the first labels
-    assert {row[1] for row in reach_table(one, 0.99)[1]} == {"not with 50"}
+    assert {row[1] for row in reach_table(one, 0.99)[1]} == {"more than 50"}
     text = (tmp_path / "out" / "report.md").read_text()
     assert text.count("Labels to reach test accuracy 70.0 %:") == 2
     assert text.count("Labels to reach test RMSE 1.300:") == 1
@@ -413,8 +413,8 @@ def test_strategies_that_picked_the_same_rows_everywhere_are_named(tmp_path):
             append(tmp_path / "x.jsonl", replace(record, picked=order) if same else record)
     lines = report([tmp_path / "x.jsonl"], tmp_path / "out").lines
     assert [line for line in lines if "the same rows" in line] == [
-        "coin and margin picked the same rows in every round of every seed (24 batches) on one/mlp: what differs "
-        "between them there is not the choice of rows."
+        "coin and margin picked the same rows in every round of every seed (24 batches) on one/mlp: differences "
+        "between them there do not come from the selection."
     ]
     for name in ("report.md", "report.html"):
         assert "coin and margin picked the same rows" in (tmp_path / "out" / name).read_text()
@@ -446,14 +446,14 @@ def test_rows_of_another_machine_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("notes", "above", "said"),
     [
-        ({"candidates": 5}, -0.01, "made by an earlier version, takes the best on the test rows of 5 random batches"),
-        ({"candidates": 5}, -0.01, "There is more than it shows; above it by the mean area: margin."),
+        ({"candidates": 5}, -0.01, "of an earlier version and takes the best of 5 random batches on the test rows"),
+        ({"candidates": 5}, -0.01, "More is possible than it shows: margin above it by mean area."),
         (
             {"tried": 40, "search": "this and that"},
             0.01,
-            "of 40 batches, trained with their true labels (this and that)",
+            "of 40 batches on the test rows, trained with their true labels (this and that)",
         ),
-        ({"tried": 40, "search": "this and that"}, 0.01, "By the mean area no strategy is above it."),
+        ({"tried": 40, "search": "this and that"}, 0.01, "No strategy is above it by mean area."),
     ],
 )
 def test_the_report_says_what_the_oracle_of_its_records_is(tmp_path, notes, above, said):
@@ -491,7 +491,7 @@ def test_memory_and_the_plain_mean_are_in_every_form_of_the_report(tmp_path):
     assert "| 125, 240 |" in margin  # the last round of a seed chooses nothing
     assert "125, 240" in page
     assert "125, 240" in (tmp_path / "out" / "one-mlp" / "page.html").read_text()
-    assert "Memory is what a selection held" in text
+    assert "Memory is the peak of a selection above its start" in text
     assert "With ≥" not in text
     for name in ("standings.csv", "one-mlp/table.csv"):
         with open(tmp_path / "out" / name, newline="") as stream:
@@ -504,7 +504,7 @@ def test_memory_of_earlier_records_is_shown_as_a_lower_bound(tmp_path):
     report([tmp_path / "x.jsonl"], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| ≥ 125, ≥ 240 |" in text
-    assert "what the selection took out of memory that training had let go of is missing" in text
+    assert "≥ marks records of earlier versions" in text
     assert "at least" in (tmp_path / "out" / "standings.csv").read_text()
 
 

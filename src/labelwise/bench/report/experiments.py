@@ -86,7 +86,7 @@ def group_by_metric(experiments: Sequence[Experiment]) -> list[MetricGroup]:
 
 
 def _ordered(curves: Mapping[str, Curves]) -> list[str]:
-    """Random, then the largest mean area first, and the oracle last."""
+    """Random first, then by mean area, the oracle last."""
 
     def place(name: str) -> tuple[int, float]:
         good = float(area(curves[name]).mean()) * (1.0 if curves[name].metric.higher else -1.0)

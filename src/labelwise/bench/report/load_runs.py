@@ -1,7 +1,7 @@
-"""The runs a report is made of: their records where they are now, the configuration they ran by, and what is missing.
+"""Load the runs of a report: their records and configuration, and which runs are missing.
 
-A run folder has its records in records/ and its configuration in config.yaml; a report's folder keeps both, the records
-packed. Records in records/ come first: they are the live ones where a report was written into the folder of its run.
+A run folder has its records in records/ and its configuration in config.yaml. The folder of a report has both, with the
+records compressed. If a report was written into the folder of its run, records/ is the newer one and is read.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from labelwise.stats.record import Record, read_records
 
 RECORDS = "records.jsonl.gz"
 LIVE = "records"
-_AGAIN = "its rounds run again with the next `labelwise bench run`, and all other runs are kept"
-Goals = dict[str, dict[tuple[str, int], int]]  # by experiment, strategy and seed: the labels a finished run has
+_AGAIN = "the next `labelwise bench run` then runs its rounds again, and all other runs stay"
+Goals = dict[str, dict[tuple[str, int], int]]  # by experiment, strategy and seed: labels of a finished run
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or file of records, and the configurations that are beside them."""
+    """A folder or file of records, with the configurations next to them."""
 
     path: Path
     records: list[Record]
     suites: tuple[Suite, ...] = ()
-    configs: tuple[str, ...] = ()  # the same as they were written
-    doubt: str = ""  # why a configuration that is there cannot be read
+    configs: tuple[str, ...] = ()  # the same, as text
+    doubt: str = ""  # why a configuration cannot be read
 
 
 @dataclass(frozen=True)
 class ExperimentRuns:
-    """The finished runs of an experiment, and what is missing of it in words."""
+    """The finished runs of an experiment, and a sentence on the missing ones."""
 
     records: list[Record]
     finished: int
@@ -45,15 +45,15 @@ class ExperimentRuns:
 
 
 def source_of(run: Path) -> Source:
-    """What is in a run folder, a report's folder, or one file of records."""
+    """Read a run folder, the folder of a report, or one file of records."""
     records = records_of(run)
     texts, suites, doubts = [], [], []
     for path in sorted(run.glob("config*.yaml")) if run.is_dir() else []:
         texts.append(path.read_text(encoding="utf-8"))
         try:
             suites.append(read_suite(path))
-        except ArgumentError as error:  # written for another version: its records are good without it
-            doubts.append(f"Whether runs are missing is not known, as the configuration cannot be read: {error}")
+        except ArgumentError as error:  # of another version: its records can be used without it
+            doubts.append(f"The configuration cannot be read, so missing runs are not known: {error}")
     return Source(run, records, tuple(suites), tuple(texts), " ".join(doubts))
 
 
@@ -75,7 +75,11 @@ def records_of(run: Path) -> list[Record]:
 
 
 def joined(sources: Sequence[Source]) -> list[Record]:
-    """The records of all sources together; an error where they cannot be of one benchmark."""
+    """The records of all sources.
+
+    Raises:
+        ArgumentError: they cannot belong to one benchmark.
+    """
     where: dict[tuple[str, int], Source] = {}
     for source in sources:
         for record in source.records:
@@ -88,7 +92,7 @@ def joined(sources: Sequence[Source]) -> list[Record]:
 
 
 def goals_of(sources: Iterable[Source]) -> Goals:
-    """Every run the configurations ask for, with the labels it ends at."""
+    """Every run that the configurations ask for, with the number of labels at its end."""
     goals: Goals = {}
     for suite in (suite for source in sources for suite in source.suites):
         for job in suite.jobs()[0]:
@@ -98,12 +102,12 @@ def goals_of(sources: Iterable[Source]) -> Goals:
 
 
 def experiment_of(record: Record) -> str:
-    """The experiment of a record: what its run is called before strategy and seed."""
+    """The experiment of a record: the name of its run without strategy and seed."""
     return record.run.removesuffix(f"/{record.strategy}/{record.seed}")
 
 
 def finished_runs(name: str, records: Sequence[Record], goals: Goals) -> ExperimentRuns:
-    """What is finished of an experiment: all its runs go to the same labels, without a goal those of the longest."""
+    """The finished runs of an experiment. Without goals, the longest run tells where a run ends."""
     counts = _counts(name, records)
     goal = max((each[-1] for each in counts.values()), default=0)
     wanted = goals.get(name) or dict.fromkeys(counts, goal)
@@ -113,14 +117,14 @@ def finished_runs(name: str, records: Sequence[Record], goals: Goals) -> Experim
         if (strategy, seed) not in full:
             short.setdefault(strategy, []).append(seed)
     none = {strategy for strategy in short if not any(run[0] == strategy for run in full)}
-    said = [f"{one} ({'none' if one in none else _seeds(seeds)})" for one, seeds in short.items()]
+    gaps = [f"{one} ({'none' if one in none else _seeds(seeds)})" for one, seeds in short.items()]
     expected = len(set(wanted) | full)
-    missing = f"{name}: {len(full)} of {many(expected, 'run')} finished; missing: {', '.join(said)}" if said else ""
+    missing = f"{name}: {len(full)} of {many(expected, 'run')} finished; missing: {', '.join(gaps)}" if gaps else ""
     return ExperimentRuns([r for r in records if (r.strategy, r.seed) in full], len(full), expected, missing)
 
 
 def _counts(name: str, records: Sequence[Record]) -> dict[tuple[str, int], list[int]]:
-    """Label counts of each run in order; each is the beginning of the longest, or they are not of one experiment."""
+    """Label counts of each run; raise if one is not the beginning of the longest, as in one experiment."""
     counts: dict[tuple[str, int], list[int]] = {}
     for record in records:
         counts.setdefault((record.strategy, record.seed), []).append(record.labels)
@@ -131,13 +135,13 @@ def _counts(name: str, records: Sequence[Record]) -> dict[tuple[str, int], list[
             raise ArgumentError(
                 f"{name}: runs of one experiment have the same label counts; found {_some(longest)}, and for "
                 f"{strategy}, seed {seed}, {_some(labels)}. These are different configurations: report them "
-                "apart, or give one of them another label"
+                "separately, or give one of them another label"
             )
     return counts
 
 
 def _check_settings(sources: Sequence[Source]) -> None:
-    """Raise where two configurations give one name to different things."""
+    """Raise if two configurations give one name to different settings."""
     seen: dict[str, tuple[Any, Path]] = {}
     for source in sources:
         for suite in source.suites:
@@ -146,15 +150,15 @@ def _check_settings(sources: Sequence[Source]) -> None:
                 sides = (f"in {path}", f"in {source.path}")
                 found = checkpoint.differences(before, settings, sides=sides)
                 if found:
-                    shown = "; ".join(found[:5])
+                    lines = "; ".join(found[:5])
                     raise ArgumentError(
-                        f"{name} is not the same in {path} and {source.path}: {shown}. Report them apart, or give the "
-                        "data set, model or strategy another label in one of the configurations and run it again"
+                        f"{name} is not the same in {path} and {source.path}: {lines}. Report them separately, or give "
+                        "the data set, model or strategy another label in one of the configurations and run it again"
                     )
 
 
 def _settings(suite: Suite) -> dict[str, Any]:
-    """What decides the curves of each experiment, and of each strategy in it."""
+    """The settings that decide the curves of each experiment and each strategy in it."""
     found: dict[str, Any] = {}
     for job in suite.jobs()[0]:
         name = f"{job.data.label}/{job.model.name}"
@@ -167,12 +171,12 @@ def _settings(suite: Suite) -> dict[str, Any]:
 
 def _twice(record: Record, one: Source, other: Source) -> str:
     if one is other:
-        return f"{one.path}: round {record.round} of {record.run!r} was found twice; remove one of the two"
+        return f"{one.path}: round {record.round} of {record.run!r} appears twice; remove one of the two"
     if one.path.resolve() == other.path.resolve():
         return f"{one.path} was named twice; name each folder once"
     return (
         f"{record.run} is in {one.path} and in {other.path}: runs of the same data set, model, strategy and seed "
-        "cannot be one report. Report the folders apart, or run one of them with other seeds or another label"
+        "cannot be in one report. Report the folders separately, or run one of them with other seeds or another label"
     )
 
 

@@ -1,4 +1,4 @@
-"""The pages of the report over experiments: Markdown, and HTML with its pictures inside."""
+"""Pages of the benchmark report: Markdown, HTML with its pictures inside, their tables, and the CSV."""
 
 from __future__ import annotations
 
@@ -21,17 +21,30 @@ from labelwise.stats.savings import Saved, labels_saved, percent
 from labelwise.stats.summary import MEMORY_BOUND, MEMORY_NOTE, SelectionMemory, selection_memory
 from labelwise.stats.verdict import ORACLE
 
-TITLE = "What the strategies were worth"
-BANDS = "Each strategy beside random, with 95 % bands"
+Cells = tuple[list[str], list[list[str]]]  # titles, rows
+STANDINGS_NOTE = (
+    "Better, same and worse are by the paired sign-flip test on the area under the curve, by seed, at 5 %, after "
+    "Holm's correction for the strategies compared on the same experiment; experiments with too few seeds for any "
+    "outcome do not count. `single tests` counts the same without the correction: of strategies that do not differ "
+    "from random, one in twenty shows as better or worse by chance. Labels saved is the median over experiments at the "
+    "best level that both reach; a speed-up of 1.5 means that two labels do the work of three random ones."
+)
+MATRIX_TITLE = "Wins / ties / losses of the row against the column, by single tests"
+MATRIX_NOTE = (
+    "Each pair has its own paired test at 5 %, without correction: one in twenty pairs that do not differ shows as a "
+    "win or a loss. A pair with too few seeds for any outcome has no entry."
+)
+TITLE = "Benchmark report: strategies against random"
+BANDS = "Each strategy and random, with 95 % bands"
 
 
 def markdown_page(found: Report, again: str) -> str:
-    """The whole report as Markdown; `again` has the commands that make it."""
+    """The report as Markdown; `again` has the commands that reproduce it."""
     parts = [f"# {TITLE}", "", *(f"- {line}" for line in found.lines), ""]
     for group in found.groups:
         if not group.experiments:
             continue
-        parts += [f"## Over the experiments measured by {group.metric}", ""]
+        parts += [f"## All experiments measured by {group.metric}", ""]
         if group.ranks is not None:
             parts += [f"![Average ranks](ranks-{group.metric}.png)", ""]
         parts += [ranks_text(group), "", markdown_table(*standings_table(group)), "", standings_note(group), ""]
@@ -51,12 +64,12 @@ def markdown_page(found: Report, again: str) -> str:
 
 
 def html_page(found: Report, again: str, out: Path) -> str:
-    """The whole report as one HTML file; its pictures, already written into `out`, are put inside."""
+    """The report as one HTML file, with the pictures that were written into `out` inside."""
     parts = [f"<h1>{TITLE}</h1>", "<ul>", *(f"<li>{html.text(line)}</li>" for line in found.lines), "</ul>"]
     for group in found.groups:
         if not group.experiments:
             continue
-        parts.append(f"<h2>Over the experiments measured by {html.text(group.metric)}</h2>")
+        parts.append(f"<h2>All experiments measured by {html.text(group.metric)}</h2>")
         if group.ranks is not None:
             parts.append(_picture(out / f"ranks-{group.metric}.png", "Average ranks"))
         parts += [_paragraph(ranks_text(group)), html.box(*standings_table(group), "Standings")]
@@ -102,21 +115,6 @@ def _paragraph(words: str) -> str:
     return f"<p>{html.text(words)}</p>"
 
 
-Cells = tuple[list[str], list[list[str]]]  # titles, rows
-STANDINGS_NOTE = (
-    "Better, same and worse are by the paired sign-flip test on the area under the curve, by seed, at 5 %, after "
-    "Holm's correction for the strategies compared on the same experiment; experiments with too few seeds for any "
-    "outcome are left out. `single tests` counts the same without the correction: of strategies that are like random, "
-    "one in twenty shows as better or worse by chance. Labels saved is the median over experiments at the best level "
-    "that both reach; a speed-up of 1.5 means that two labels do the work of three random ones."
-)
-MATRIX_TITLE = "Wins / ties / losses of the row against the column, by single tests"
-MATRIX_NOTE = (
-    "Each pair by its own paired test at 5 %, without correction: one in twenty pairs that are alike shows as a win "
-    "or a loss. A pair whose seeds are too few for any outcome has no entry."
-)
-
-
 def standings_table(group: MetricGroup) -> Cells:
     """One row for each strategy, best average rank first."""
     titles = [
@@ -152,7 +150,7 @@ def standings_table(group: MetricGroup) -> Cells:
 
 
 def score_table(group: MetricGroup) -> Cells:
-    """Scores of each pair of strategies."""
+    """Wins, ties and losses of each pair of strategies."""
     names = list(group.ranks.names) if group.ranks else []
     names += sorted({one for one, _ in group.scores} - set(names))
     rows = []
@@ -163,7 +161,7 @@ def score_table(group: MetricGroup) -> Cells:
 
 
 def experiment_table(one: Experiment) -> Cells:
-    """The table of an experiment as a page shows it, without the single label counts."""
+    """The table of an experiment without the columns of single label counts."""
     hidden = range(1, 1 + len(one.table.counts))
     titles, *rows = (
         [cell for place, cell in enumerate(row) if place not in hidden]
@@ -173,7 +171,7 @@ def experiment_table(one: Experiment) -> Cells:
 
 
 def reach_title(one: Experiment, level: float) -> str:
-    """What `reach` shows."""
+    """The title of `reach_table`."""
     return f"Labels to reach {one.table.metric.title} {one.table.metric.text(level)}{one.table.metric.unit}"
 
 
@@ -182,14 +180,14 @@ def reach_table(one: Experiment, level: float) -> Cells:
     rows = []
     for name, lines in one.curves.items():
         needed = labels_to_reach(lines, level)
-        labels = f"{needed:.0f}" if needed is not None else f"not with {int(lines.labels_T[-1])}"
+        labels = f"{needed:.0f}" if needed is not None else f"more than {int(lines.labels_T[-1])}"
         saved = _saved_at(one, name, level)
         rows.append([name, labels, saved_text(saved), speed_text(saved)])
     return ["strategy", "labels", "labels saved", "speed-up"], rows
 
 
 def _saved_at(one: Experiment, name: str, level: float) -> Saved | None:
-    """Labels saved at a level; None beside itself, and where both are there with their first labels."""
+    """Labels saved at a level; None for random itself, and where both reach it with their first labels."""
     lines, random = one.curves[name], one.curves.get("random")
     if random is None or name == "random" or not set(lines.seeds) & set(random.seeds):
         return None
@@ -219,7 +217,7 @@ def standings_csv(experiments: Sequence[Experiment]) -> str:
 
 
 def standings_note(group: MetricGroup) -> str:
-    """What the columns of `standings` mean."""
+    """What the columns of `standings_table` mean."""
     if not _memory(group.experiments):
         return STANDINGS_NOTE
     bound = any(row.memory.bound for one in group.experiments for row in one.table.rows)
@@ -227,7 +225,7 @@ def standings_note(group: MetricGroup) -> str:
 
 
 def _memory(experiments: Sequence[Experiment]) -> bool:
-    """Whether some record says what a selection held."""
+    """Whether some record has the memory of a selection."""
     return any(math.isfinite(row.memory.most) for one in experiments for row in one.table.rows)
 
 

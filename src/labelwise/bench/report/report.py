@@ -4,8 +4,8 @@ OUT/report.md, report.html      the verdict, ranks, wins and losses, and every e
 OUT/EXPERIMENT/                 page.html, curves.png, bands.png, table.md, table.csv of one data set with one model
 OUT/ranks-METRIC.png            critical-difference diagram of the experiments with that metric
 OUT/standings.csv               each strategy on each experiment against random
-OUT/records.jsonl.gz            the records it was made from: `labelwise bench report OUT` makes it again
-OUT/config.yaml                 the configuration they were run by, where it was in the folder of the run
+OUT/records.jsonl.gz            the records: `labelwise bench report OUT` makes the report again
+OUT/config.yaml                 the configuration of the run
 """
 
 from __future__ import annotations
@@ -43,18 +43,28 @@ from labelwise.stats.record import Record
 def report(
     runs: Sequence[Path], out: Path, command: str = "", levels: Mapping[str, Sequence[float]] | None = None
 ) -> Report:
-    """Write the report of these run folders into `out`; `levels` has levels of interest for each metric."""
+    """Write the report of run folders.
+
+    Args:
+        runs: folders of runs or reports, or files of records.
+        out: where the files listed above go.
+        command: the command for the page, as typed.
+        levels: levels of interest for each metric.
+
+    Raises:
+        ArgumentError: no finished runs, or runs that cannot be in one report.
+        StoreError: records that cannot be read.
+    """
     if (out / LIVE).is_dir() and [run.resolve() for run in runs] != [out.resolve()]:
-        raise ArgumentError(
-            f"--out {out} is the folder of a run; name another one for a report of other runs than that"
-        )
+        raise ArgumentError(f"--out {out} is the folder of a run; name another folder for a report of other runs")
     sources = [source_of(run) for run in runs]
     records = joined(sources)
     found = gather(records, goals_of(sources), levels, [source.doubt for source in sources if source.doubt])
     if not found.experiments:
         there = f"{many(len(records), 'round')} of unfinished runs" if records else "nothing"
         raise ArgumentError(
-            f"{', '.join(map(str, runs))}: finished runs were expected, found {there}; go on with `labelwise bench run`"
+            f"{', '.join(map(str, runs))}: expected finished runs, found {there}; continue them with "
+            "`labelwise bench run`"
         )
     absent = set(levels or {}) - {one.metric for one in found.experiments}
     if absent:
@@ -66,8 +76,8 @@ def report(
             title = f"Average rank by {group.metric} over {many(group.ranks.experiments, 'experiment')} (1 is best)"
             write_bytes(out / f"ranks-{group.metric}.png", rank_diagram.png(group.ranks, title))
     write_text(out / "standings.csv", standings_csv(found.experiments))
-    write_bytes(out / RECORDS, _packed(records))
-    again = "\n".join([*_kept_configs(sources, out), command or "labelwise bench report RUN"])
+    write_bytes(out / RECORDS, _compress(records))
+    again = "\n".join([*_write_configs(sources, out), command or "labelwise bench report RUN"])
     write_text(out / "report.md", markdown_page(found, again))
     write_text(out / "report.html", html_page(found, again, out))
     return found
@@ -134,8 +144,8 @@ def levels_of(given: Sequence[str]) -> dict[str, list[float]]:
     return levels
 
 
-def _kept_configs(sources: Sequence[Source], out: Path) -> list[str]:
-    """Keep the configurations beside the records, and give the commands that run them."""
+def _write_configs(sources: Sequence[Source], out: Path) -> list[str]:
+    """Write the configurations next to the records; return the commands that run them."""
     texts = [(source, text) for source in sources for text in source.configs]
     names = ["config.yaml"] if len(texts) == 1 else [f"config-{place + 1}.yaml" for place in range(len(texts))]
     if not (out / LIVE).is_dir():
@@ -150,7 +160,7 @@ def _kept_configs(sources: Sequence[Source], out: Path) -> list[str]:
     return lines
 
 
-def _packed(records: Sequence[Record]) -> bytes:
-    """The records, compressed; without a time inside, so that the same records give the same bytes."""
+def _compress(records: Sequence[Record]) -> bytes:
+    """The records, compressed without a timestamp, so that equal records give equal bytes."""
     text = "".join(record.to_json() + "\n" for record in records)
     return gzip.compress(text.encode("utf-8"), mtime=0)
