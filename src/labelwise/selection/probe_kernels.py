@@ -1,4 +1,4 @@
-"""The smallest kernel, which shows whether Triton can compile here; see triton_available.py."""
+"""The smallest kernel, which shows whether Triton can compile here; see backends.py."""
 
 from __future__ import annotations
 

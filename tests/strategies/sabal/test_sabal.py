@@ -391,6 +391,40 @@ def test_debias_is_algorithm_5_and_never_raises_f1(seed: int):
     )
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_weight_update_is_lines_5_to_7_of_algorithm_1(seed: int):
+    """By a residual, and on a support that is padded to a fixed size; by inner products see test_sabal_gram.py."""
+    problem, _, phi = _random_problem(seed)
+    n, r_AB = len(phi), -torch.from_numpy(problem.v)[None]
+    w, padded = np.zeros(n), torch.zeros(n, dtype=torch.float64)
+    support = kernels.ResidualSupport(phi[:0], torch.zeros(0, dtype=torch.float64), r_AB, 1)
+    for row in range(6):
+        e = np.eye(n)[row]
+        w = problem.debias(w - problem.line_search(e, w) * e)
+        w[w < 0] = 0
+        before = torch.cat([support.w, torch.zeros(1, dtype=torch.float64)])
+        support = kernels.ResidualSupport(phi[: row + 1], before, support.r_AB, 1)
+        last = phi.left[row : row + 1], phi.right[row : row + 1]
+        slope, square = ((phi.right[row] * other).sum()[None] for other in (r_AB[0], phi.right[row]))
+        slot = kernels._PaddedSupport(phi, padded, r_AB, 1, torch.tensor([row]), (*last, slope, square))
+        for one in (support, slot):
+            kernels.update_weights(one, problem.beta, 1e-14)
+            np.testing.assert_allclose(one.w.numpy(), w[: len(one.w)], rtol=1e-9, atol=1e-12)
+        padded, r_AB = slot.w, adjoint(phi, slot.w) - torch.from_numpy(problem.v)[None]
+        np.testing.assert_allclose(support.r_AB.numpy(), r_AB.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_gradient_that_is_rounding_moves_no_weight(seed: int):
+    """Whatever beta is."""
+    problem, w, phi = _random_problem(seed)
+    residual = adjoint(phi, torch.from_numpy(w)) - torch.from_numpy(problem.v)[None]
+    support = kernels.ResidualSupport(phi, torch.from_numpy(w.copy()), residual, 1)
+    kernels.debias(support, problem.beta, 1e3)
+    assert support.w.tolist() == w.tolist()
+    assert torch.equal(support.r_AB, residual)
+
+
 def suboptimal(instances: int = 300, n: int = 8, b: int = 3) -> dict[str, int]:
     """On how many random instances each rule misses the optimum of line 6; the method page quotes it."""
     missed = {"exact": 0, "paper": 0}

@@ -48,8 +48,8 @@ class Support(Protocol):
     def last(self) -> tuple[Tensor, Tensor]:
         """<phi, R> and |phi|^2 of the row that was added last, whose weight is still 0."""
 
-    def set_last(self, weight: Tensor | float) -> None:
-        """Give that row its weight; R moves along it."""
+    def set_last(self, weight: Tensor) -> None:
+        """Give that row its weight; R moves along it. Follows `last`."""
 
     def slope(self) -> Tensor:
         """<phi_i, R> of each row (S,)."""
@@ -57,8 +57,8 @@ class Support(Protocol):
     def curvature(self, u: Tensor) -> Tensor:
         """|Phi u|^2 for a direction u (S,)."""
 
-    def move(self, u: Tensor, mu: Tensor, w: Tensor) -> None:
-        """Set the weights to w, which is the old ones - mu u cut at zero; R moves along. Follows `curvature(u)`."""
+    def move(self, mu: Tensor, w: Tensor, cut: Tensor) -> None:
+        """Set the weights to w, which are the old ones - mu u - cut; R moves along. Follows `curvature(u)`."""
 
 
 def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
@@ -66,24 +66,25 @@ def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
 
     A direction in which f1 does not change at all has both equal to zero, and the step is zero.
     """
-    tiny = torch.finfo(curvature.dtype).tiny
-    return torch.where(curvature > 0, slope / curvature.clamp(min=tiny), 0.0)
+    return torch.where(curvature > 0, slope / curvature, 0.0)
 
 
 def update_weights(support: Support, beta: float, noise: float, unit: bool = False) -> None:
     """The weights after a row was added (algorithm 1, lines 5 to 7). With `unit`, its weight is 1 and others stay."""
-    if unit:
-        support.set_last(1.0)
-        return
     slope, square = support.last()
-    support.set_last(-line_search(slope - beta, square + beta))
-    debias(support, beta, noise)
+    if unit:
+        support.set_last(torch.ones_like(slope))
+    else:
+        support.set_last(-line_search(slope - beta, square + beta))
+        debias(support, beta, noise)
 
 
 def debias(support: Support, beta: float, noise: float) -> None:
     """One step down the gradient of f1 within the support (algorithm 5), then negative weights to zero."""
     u, mu = debias_step(support, beta, noise)
-    support.move(u, mu, torch.addcmul(support.w, u, mu, value=-1).clamp_(min=0))
+    w = torch.addcmul(support.w, u, mu, value=-1)
+    cut = w.clamp(max=0)
+    support.move(mu, w - cut, cut)
 
 
 def debias_step(support: Support, beta: float, noise: float) -> tuple[Tensor, Tensor]:
@@ -92,10 +93,10 @@ def debias_step(support: Support, beta: float, noise: float) -> tuple[Tensor, Te
     A gradient whose entries are all below `noise` is rounding; without beta it may point where f1 does not change.
     """
     w = support.w
-    u = torch.where(w != 0, torch.add(support.slope(), w - 1, alpha=beta) * 2, 0.0)
-    u = torch.where(u.abs().amax() > noise, u, 0.0)
+    u = torch.add(support.slope(), w - 1, alpha=beta).mul_(2).masked_fill_(w == 0, 0.0)
     square = u @ u
-    return u, line_search(square / 2, torch.add(support.curvature(u), square, alpha=beta))
+    mu = line_search(square / 2, torch.add(support.curvature(u), square, alpha=beta))
+    return u, mu * (torch.linalg.vector_norm(u, torch.inf) > noise)
 
 
 class ResidualSupport:
@@ -108,32 +109,29 @@ class ResidualSupport:
         self.g, self.w, self.r_AB, self._k, self._near_one = g, w, r_AB, k, near_one
 
     def last(self) -> tuple[Tensor, Tensor]:
-        phi_AB = self._last_phi
-        return (phi_AB * self.r_AB).sum(), (phi_AB * phi_AB).sum()
+        row = wide(self.g[len(self.g) - 1 :])
+        phi_AB = self._last_phi = row.left.T @ row.right / self._k
+        return (phi_AB * self.r_AB).sum(), phi_AB.square().sum()
 
-    def set_last(self, weight: Tensor | float) -> None:
+    def set_last(self, weight: Tensor) -> None:
         self.w[-1] = weight
-        self.r_AB = self.r_AB + self._last_phi * weight
+        self.r_AB = torch.addcmul(self.r_AB, self._last_phi, weight)
 
     def slope(self) -> Tensor:
+        if self.g.right.dtype == torch.float64:
+            return forward(self.g, self.r_AB).div_(self._k)
         r_AB = (self.r_AB * self._near_one).to(self.g.right.dtype)
-        return forward(self.g, r_AB).double() / (self._k * self._near_one)
+        return forward(self.g, r_AB).double().div_(self._k * self._near_one)
 
     def curvature(self, u: Tensor) -> Tensor:
         self._along_AB = adjoint(self.g, u) / self._k
-        return (self._along_AB * self._along_AB).sum()
+        return self._along_AB.square().sum()
 
-    def move(self, u: Tensor, mu: Tensor, w: Tensor) -> None:
-        self.r_AB = self.r_AB - mu * self._along_AB
-        cut = (self.w - mu * u).clamp_(max=0)
+    def move(self, mu: Tensor, w: Tensor, cut: Tensor) -> None:
+        self.r_AB = torch.addcmul(self.r_AB, self._along_AB, mu, value=-1)
         if is_accelerator(cut.device) or bool(cut.any()):  # a device would wait for the answer
             self.r_AB = self.r_AB - adjoint(self.g, cut) / self._k
         self.w.copy_(w)
-
-    @functools.cached_property
-    def _last_phi(self) -> Tensor:
-        row = wide(self.g[len(self.g) - 1 :])
-        return row.left.T @ row.right / self._k
 
 
 class GramSupport:
@@ -183,13 +181,9 @@ class GramSupport:
     def last(self) -> tuple[Tensor, Tensor]:
         return self.c_T.index_select(0, self.slot), self._last_T.index_select(0, self.slot)
 
-    def set_last(self, weight: Tensor | float) -> None:
-        if isinstance(weight, Tensor):
-            self.w.index_copy_(0, self.slot, weight)
-            self.c_T.addcmul_(self._last_T, weight)
-        else:
-            self.w.index_fill_(0, self.slot, weight)
-            self.c_T.add_(self._last_T, alpha=weight)
+    def set_last(self, weight: Tensor) -> None:
+        self.w.index_copy_(0, self.slot, weight)
+        self.c_T.addcmul_(self._last_T, weight)
 
     def slope(self) -> Tensor:
         return self.c_T[: self.slots]
@@ -197,7 +191,7 @@ class GramSupport:
     def curvature(self, u: Tensor) -> Tensor:
         return (u @ torch.mv(self.gram_TS[: self.slots], u)).clamp(min=0)
 
-    def move(self, u: Tensor, mu: Tensor, w: Tensor) -> None:
+    def move(self, mu: Tensor, w: Tensor, cut: Tensor) -> None:
         self.c_T += torch.mv(self.gram_TS, w - self.w)
         self.w.copy_(w)
 
@@ -378,12 +372,9 @@ class _PaddedSupport:
     def last(self) -> tuple[Tensor, Tensor]:
         return self._slope, self._square
 
-    def set_last(self, weight: Tensor | float) -> None:
-        if isinstance(weight, Tensor):
-            self.w = self.w.index_copy(0, self._slot, weight)
-            self._left = self._left * (weight / self._k)
-        else:
-            self.w = self.w.index_fill(0, self._slot, weight)
+    def set_last(self, weight: Tensor) -> None:
+        self.w = self.w.index_copy(0, self._slot, weight)
+        self._left = self._left * (weight / self._k)
 
     def slope(self) -> Tensor:
         return forward(self.g, torch.addmm(self._r_AB, self._left.T, self._right)) / self._k
@@ -392,7 +383,7 @@ class _PaddedSupport:
         along = ((self.g.left * u[:, None]).T @ self.g.right).flatten()
         return along @ along / self._k**2
 
-    def move(self, u: Tensor, mu: Tensor, w: Tensor) -> None:
+    def move(self, mu: Tensor, w: Tensor, cut: Tensor) -> None:
         self.w = w
 
 
