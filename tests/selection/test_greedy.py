@@ -20,7 +20,7 @@ from labelwise.strategies.distance.reference import (
     next_pick_law,
     sq_distances,
 )
-from labelwise.strategies.uncertainty.reference import highest_first
+from labelwise.strategies.uncertainty.reference import top_k
 from labelwise.verify.chi_square import chi_square_p
 
 G, E = HeadGrad(label="argmax"), Embedding()
@@ -283,7 +283,7 @@ def test_scored_takes_the_highest_with_ties_to_the_smaller_id():
     x = np.random.default_rng(0).integers(0, 5, (200, 1)).astype(float)
     ids = np.random.default_rng(1).permutation(200)
     for k in (1, 50, 200):
-        assert lw.select(First(), k, embedding=x, ids=ids).ids.tolist() == highest_first(ids, x[:, 0], k)
+        assert lw.select(First(), k, embedding=x, ids=ids).ids.tolist() == top_k(ids, x[:, 0], k)
 
 
 def test_scored_names_a_row_whose_score_is_not_finite():

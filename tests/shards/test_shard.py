@@ -9,7 +9,7 @@ from labelwise.shards import Shard, Shards, place, shards_of
 from labelwise.shards import shard as shards_module
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Features, Probs, Signal
-from labelwise.strategies.uncertainty.reference import highest_first
+from labelwise.strategies.uncertainty.reference import top_k
 
 E = Embedding()
 
@@ -32,7 +32,7 @@ def test_best_is_a_sort_with_ties_to_the_smaller_id(count: int, seed: int):
     assert pool.n == 37
     for k in (1, 2, 7, 20, 36, 37):
         best = pool.best(_column, k)
-        assert best.ids.tolist() == highest_first(ids.tolist(), values[:, 0].tolist(), k)
+        assert best.ids.tolist() == top_k(ids.tolist(), values[:, 0].tolist(), k)
         of = dict(zip(ids.tolist(), values[:, 0].tolist()))
         assert best.values.tolist() == [of[i] for i in best.ids.tolist()]
 

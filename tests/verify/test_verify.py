@@ -24,7 +24,7 @@ from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, GradSketch, Needs, Prediction, Probs
 from labelwise.strategies.sabal import reference as slow_sabal
-from labelwise.strategies.uncertainty.reference import highest_first, margin
+from labelwise.strategies.uncertainty.reference import margin, top_k
 from labelwise.verify import INVARIANCES, CheckFailed, NotApplicable, check_strategy, invariances
 from labelwise.verify.case import CHECKS, Case
 from labelwise.verify.chi_square import chi_square_p
@@ -277,7 +277,7 @@ def test_a_wrong_rule_of_line_6_is_caught_by_its_theorem():
 
 
 def slow_margin(arrays: Mapping[str, np.ndarray], ids: np.ndarray, k: int, seed: int) -> list[int]:
-    return highest_first(ids, margin(arrays["probs"]), k)
+    return top_k(ids, margin(arrays["probs"]), k)
 
 
 def test_a_reference_of_ones_own():

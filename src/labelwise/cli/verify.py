@@ -1,4 +1,4 @@
-"""`labelwise verify`: the strategies against slow references, their invariances and theorems, on this machine."""
+"""`labelwise verify`: check strategies against slow references, invariances and theorems on this machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from labelwise.verify.result import Outcome
     from labelwise.verify.run import Job
 
-MARKS = {"passed": "[green]ok[/]", "failed": "[bold red]NO[/]", "not applicable": "[dim]-[/]"}
-THEOREMS = "theorems"  # the column of all checks that only some strategies have
-SHORT = {
+SYMBOLS = {"passed": "[green]ok[/]", "failed": "[bold red]NO[/]", "not applicable": "[dim]-[/]"}
+THEOREMS = "theorems"  # the column of the checks that only some strategies have
+SHORT_TITLES = {
     "reference": "ref",
     "law": "law",
     THEOREMS: "thm",
@@ -37,15 +37,19 @@ SHORT = {
 
 def verify(
     names: list[str] = typer.Argument(
-        None, metavar="[STRATEGY]...", help="Names, or my_module:MyStrategy for one of your own; all of ours if none."
+        None,
+        metavar="[STRATEGY]...",
+        help="Names, or my_module:MyStrategy for one of your own; all strategies if none.",
     ),
     seed: int = typer.Option(0, min=0, help="Of the random problems."),
-    device: str = typer.Option("cpu", help="cpu, or cuda to run every check there; cpu compares with CUDA if it can."),
+    device: str = typer.Option(
+        "cpu", help="cpu, or cuda to run every check there; cpu compares with CUDA if there is one."
+    ),
     reference: str = typer.Option(
-        None, help="For one of your own: my_module:slow_function, or the name of a strategy of ours it must equal."
+        None, help="For one of your own: my_module:slow_function, or the name of the strategy that it must equal."
     ),
     json_file: Path = typer.Option(None, "--json", metavar="FILE", help="Write every outcome to this file."),
-    out: Path = typer.Option(Path("labelwise-verify"), help="Folder for the arrays of checks that fail."),
+    out: Path = typer.Option(Path("labelwise-verify"), help="Folder for the arrays of failing checks."),
 ) -> None:
     """Check the strategies on this machine: against slow references, order, blocks, shards, dtype, device, theorems.
 
@@ -60,15 +64,15 @@ def verify(
     from labelwise.verify.run import plan_one
 
     if reference is not None and len(names or []) != 1:
-        raise ArgumentError("--reference is about one strategy: name it")
+        raise ArgumentError("--reference is about one strategy; name exactly one")
     console = Console()
     jobs = []
     for name in names or every():
-        made, held = _strategy(name), reference if reference is None or ":" not in reference else _found(reference)
-        jobs.extend(plan_one(made, seed, device, reference=held))
+        function = _import(reference) if reference is not None and ":" in reference else reference
+        jobs.extend(plan_one(_strategy(name), seed, device, reference=function))
     outcomes = _run(jobs, console, out)
-    _table(outcomes, console)
-    _reasons(outcomes, console)
+    _print_table(outcomes, console)
+    _print_reasons(outcomes, console)
     if json_file is not None:
         _write(outcomes, json_file, seed, device)
     failed = [one for one in outcomes if one.status == "failed"]
@@ -82,25 +86,25 @@ def verify(
 
 
 def _strategy(name: str) -> Strategy:
-    """One of ours by name, or one of the user's as module:name."""
+    """A strategy by its name, or one of the user's own as module:name."""
     from labelwise import strategies
     from labelwise.errors import ArgumentError
     from labelwise.selection import Strategy as Kind
 
     if ":" not in name:
         return strategies.get(name)
-    found = _found(name)
+    found = _import(name)
     try:
-        made = found() if isinstance(found, type) else found
+        strategy = found() if isinstance(found, type) else found
     except TypeError as error:
-        raise ArgumentError(f"{name} cannot be made without arguments: {error}; name an instance instead") from error
-    if not isinstance(made, Kind):
-        raise ArgumentError(f"{name} must be a labelwise Strategy or its class, found {type(made).__name__}")
-    return made
+        raise ArgumentError(f"{name} cannot be created without arguments: {error}; name an instance instead") from error
+    if not isinstance(strategy, Kind):
+        raise ArgumentError(f"{name} must be a labelwise Strategy or its class, found {type(strategy).__name__}")
+    return strategy
 
 
-def _found(name: str) -> Any:
-    """What module:name names; modules are looked for in the current folder too."""
+def _import(name: str) -> Any:
+    """Import module:name; modules of the current folder are found too."""
     import importlib
     import sys
 
@@ -141,48 +145,49 @@ def _run(jobs: list[Job], console: Console, out: Path) -> list[Outcome]:
 
 
 def _columns(outcomes: list[Outcome]) -> list[str]:
-    """Titles of the columns: what only some strategies have is put together under one title."""
+    """Titles of the columns; checks that only some strategies have share one column."""
     from labelwise.verify.invariances import INVARIANCES
 
     seen = {one.check for one in outcomes}
-    own = ["reference", "law", THEOREMS]
-    return [*own, *(title for title in INVARIANCES if title in seen)]
+    return ["reference", "law", THEOREMS, *(title for title in INVARIANCES if title in seen)]
 
 
 def _column(check: str, titles: list[str]) -> str:
     return check if check in titles else THEOREMS
 
 
-def _table(outcomes: list[Outcome], console: Console) -> None:
-    """Strategies by checks."""
+def _print_table(outcomes: list[Outcome], console: Console) -> None:
+    """Print a table of strategies by checks."""
     from rich import box
     from rich.table import Table
 
     titles, longest = _columns(outcomes), max(len(one.strategy) for one in outcomes)
-    wide = console.width >= longest + sum(len(title) + 2 for title in titles) + 8  # titles written out, seconds, rims
+    wide = console.width >= longest + sum(len(title) + 2 for title in titles) + 8  # full titles, seconds, borders
     table = Table(box=box.SIMPLE_HEAD if wide else None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("strategy", no_wrap=True)
     for title in titles:
-        table.add_column(title if wide else SHORT.get(title, title), justify="center", no_wrap=True)
+        table.add_column(title if wide else SHORT_TITLES.get(title, title), justify="center", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     for name in dict.fromkeys(one.strategy for one in outcomes):
-        mine = [one for one in outcomes if one.strategy == name]
-        cells = [_mark([one for one in mine if _column(one.check, titles) == title]) for title in titles]
-        table.add_row(f"[bold]{name}[/]", *cells, f"{sum(one.seconds for one in mine):.1f}")
+        rows = [one for one in outcomes if one.strategy == name]
+        cells = [_symbol([one for one in rows if _column(one.check, titles) == title]) for title in titles]
+        table.add_row(f"[bold]{name}[/]", *cells, f"{sum(one.seconds for one in rows):.1f}")
     console.print(table)
     if not wide:
-        legend = ", ".join(f"{SHORT[title]} = {title}" for title in titles if SHORT.get(title, title) != title)
+        legend = ", ".join(
+            f"{SHORT_TITLES[title]} = {title}" for title in titles if SHORT_TITLES.get(title, title) != title
+        )
         console.print(f"[dim]{legend}, s = seconds[/]", highlight=False)
 
 
-def _mark(found: list[Outcome]) -> str:
-    """The worst of some outcomes: one that failed, then one that passed."""
-    statuses = {one.status for one in found}
-    return next((MARKS[one] for one in ("failed", "passed") if one in statuses), MARKS["not applicable"])
+def _symbol(outcomes: list[Outcome]) -> str:
+    """The symbol of the worst of some outcomes: failed, then passed."""
+    statuses = {one.status for one in outcomes}
+    return next((SYMBOLS[one] for one in ("failed", "passed") if one in statuses), SYMBOLS["not applicable"])
 
 
-def _reasons(outcomes: list[Outcome], console: Console) -> None:
-    """Why checks do not apply, each reason once; and what was found where one failed."""
+def _print_reasons(outcomes: list[Outcome], console: Console) -> None:
+    """Print why checks do not apply, each reason once, and what was found where one failed."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in outcomes:
         if one.status == "not applicable":
@@ -199,12 +204,12 @@ def _reasons(outcomes: list[Outcome], console: Console) -> None:
 
 
 def _write(outcomes: list[Outcome], path: Path, seed: int, device: str) -> None:
-    """Every outcome with the environment it was found in."""
+    """Write every outcome and the environment as JSON."""
     import json
 
     from labelwise.io.files import write_text
     from labelwise.stats.environment import environment
 
     checks = [one.as_json() for one in outcomes]
-    whole = {"ok": all(one.status != "failed" for one in outcomes), "seed": seed, "device": device}
-    write_text(path, json.dumps({**whole, "environment": environment(), "checks": checks}, indent=1) + "\n")
+    summary = {"ok": all(one.status != "failed" for one in outcomes), "seed": seed, "device": device}
+    write_text(path, json.dumps({**summary, "environment": environment(), "checks": checks}, indent=1) + "\n")

@@ -11,7 +11,7 @@ from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.convolution import Patches
 from labelwise.signals.gradients.linear import added
 from labelwise.signals.gradients.read_gradients import RowGradients
-from labelwise.strategies.dynamical.reference import row_gradients, trained
+from labelwise.strategies.dynamical.reference import row_gradients, trained_parameters
 
 B = 5
 
@@ -325,5 +325,5 @@ def test_all_parameters_are_counted():
     x = inputs(4)
     model = wide(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)))
     reader = check(model, x)
-    assert len(reader.capture.trained) == len(trained(model)) == 6
+    assert len(reader.capture.trained) == len(trained_parameters(model)) == 6
     assert not reader.capture.without_rule

@@ -87,6 +87,6 @@ def test_a_vector_is_sketched_as_a_matrix_of_one_column():
     out = Vector(g).sketch(tables)
     expected = torch.zeros(3, dtype=torch.float64)
     for i in range(6):
-        place = int((tables.place_O[i] + tables.place_I[0]) % 3)
+        place = int((tables.bucket_O[i] + tables.bucket_I[0]) % 3)
         expected[place] += float(tables.sign_O[i] * tables.sign_I[0]) * float(g[0, i])
     torch.testing.assert_close(out[0], expected)

@@ -18,7 +18,8 @@ from labelwise.signals.model.forward import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.spec import Embedding, GradNorm, GradSketch, LossJvp, Probs
 from labelwise.strategies import Dynamical
-from labelwise.strategies.dynamical.reference import by_batch, delta, row_gradients, top
+from labelwise.strategies.dynamical.reference import delta, greedy_batch, row_gradients
+from labelwise.strategies.uncertainty.reference import top_k
 
 GAMMAS = [0, 1, 2, 0.5, math.inf]
 
@@ -37,7 +38,7 @@ def test_picks_are_those_of_the_reference(seed, n, gamma):
     k = 1 + seed % n
     got = lw.select(Dynamical(gamma=gamma), k, **given_arrays, ids=ids)
     scores = delta(given_arrays["grad_sqnorm"], given_arrays["grad_dot"], gamma)
-    assert got.ids.tolist() == top(scores, ids, k)
+    assert got.ids.tolist() == top_k(ids, scores, k)
     assert np.allclose(got.scores, np.sort(scores)[::-1][:k])
 
 
@@ -49,7 +50,7 @@ def test_diverse_picks_are_those_of_the_reference(seed, n, gamma):
     k = 1 + seed % min(n, 6)
     got = lw.select(Dynamical(gamma=gamma, diverse=True), k, **given_arrays, ids=ids)
     scores = delta(given_arrays["grad_sqnorm"], given_arrays["grad_dot"], gamma)
-    assert got.ids.tolist() == by_batch(scores, given_arrays["grad_sketch"], ids, k)
+    assert got.ids.tolist() == greedy_batch(scores, given_arrays["grad_sketch"], ids, k)
     rows = [list(ids).index(i) for i in got.ids]
     g_Q = given_arrays["grad_sketch"][rows].sum(0)
     own = given_arrays["grad_sqnorm"][rows].sum()
@@ -190,7 +191,7 @@ def test_a_session_picks_what_the_reference_picks():
     model = al.fit().reader.model
     g, g_S = row_gradients(model, x[12:]), row_gradients(model, x[:12], y[:12]).sum(0)
     scores = delta(g.square().sum(1).numpy(), (g @ g_S).numpy(), 2)
-    assert picks.ids.tolist() == top(scores, np.arange(12, 60), 8)
+    assert picks.ids.tolist() == top_k(np.arange(12, 60), scores, 8)
     assert picks.notes["training_gradient_length"] == pytest.approx(float(g_S.norm()), rel=1e-6)
 
 
@@ -261,7 +262,7 @@ def test_a_regression_pool_is_chosen_gradient_columnss_of_the_prediction():
     picks = al.ask(5)
     model = al.fit().reader.model
     unit = row_gradients(model, x[10:], model(x[10:]).detach()[:, 0] - 1, squared=True)
-    assert picks.ids.tolist() == top(unit.square().sum(1).numpy(), np.arange(10, 40), 5)
+    assert picks.ids.tolist() == top_k(np.arange(10, 40), unit.square().sum(1).numpy(), 5)
 
 
 # --- the benchmark ----------------------------------------------------------------------------------------------------

@@ -166,10 +166,10 @@ def _table_of_patches(x: Tensor, out: torch.Size, module: Convolution) -> Tensor
     spots = table_NSS.shape[1]
     steps = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     kernel = [dilation * step * (spots + 1) for dilation, step in zip(module.dilation, steps)]
-    place = [stride * step for stride, step in zip(module.stride, steps)]
+    strides = [stride * step for stride, step in zip(module.stride, steps)]
     shifted = table_NSS.as_strided(
         (len(x_NCS), *module.kernel_size, *out, *out),
-        (spots * spots, *kernel, *(spots * step for step in place), *place),
+        (spots * spots, *kernel, *(spots * step for step in strides), *strides),
     )
     places = [range(size) for size in module.kernel_size]
     found = [shifted.movedim(0, -1)[offset].movedim(-1, 0) for offset in itertools.product(*places)]

@@ -40,9 +40,9 @@ def cotangents(loss: Loss, labels: Tensor | str, outputs_BC: Tensor) -> list[Ten
 
 def cross_entropy(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     """p - e_y. p_y - 1 is computed as minus the sum of the others, which is precise where p_y is near 1."""
-    at_B1 = classes(labels_B, logits_BC)[:, None]
-    p_BC = logits_BC.softmax(1).scatter(1, at_B1, 0.0)
-    return p_BC.scatter(1, at_B1, -p_BC.sum(1, keepdim=True))
+    label_B1 = classes(labels_B, logits_BC)[:, None]
+    p_BC = logits_BC.softmax(1).scatter(1, label_B1, 0.0)
+    return p_BC.scatter(1, label_B1, -p_BC.sum(1, keepdim=True))
 
 
 def targets(labels: Tensor, outputs_BC: Tensor) -> Tensor:

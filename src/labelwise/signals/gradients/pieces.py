@@ -126,9 +126,9 @@ class Scattered(Piece):
         if norm:
             # A token that occurs twice in a row is summed before it is squared.
             batch = len(self.index_BT)
-            distinct_U, place = self._flat(self.rows_V, self.index_BT).unique(return_inverse=True)
+            distinct_U, word = self._flat(self.rows_V, self.index_BT).unique(return_inverse=True)
             sum_UO = self.d_BTO.new_zeros(len(distinct_U), self.d_BTO.shape[2])
-            add_at(sum_UO, place, self.d_BTO.flatten(0, 1))
+            add_at(sum_UO, word, self.d_BTO.flatten(0, 1))
             norm_B = add_at(self.d_BTO.new_zeros(batch), distinct_U // self.rows_V, sq_lengths(sum_UO))
         dot_B = None if along is None else (along[self.index_BT] * self.d_BTO).sum((1, 2))
         return norm_B, dot_B
@@ -145,10 +145,10 @@ class Scattered(Piece):
         return g_BVO.flatten(1)
 
     def sketch(self, tables: Tables) -> Tensor:
-        place_BTO = (tables.place_O[self.index_BT][:, :, None] + tables.place_I) % tables.width
+        bucket_BTO = (tables.bucket_O[self.index_BT][:, :, None] + tables.bucket_I) % tables.width
         signed_BTO = self.d_BTO * (tables.sign_O[self.index_BT][:, :, None] * tables.sign_I)
         out_BW = self.d_BTO.new_zeros(len(self.d_BTO), tables.width)
-        add_at(out_BW.view(-1), self._flat(tables.width, place_BTO), signed_BTO.flatten())
+        add_at(out_BW.view(-1), self._flat(tables.width, bucket_BTO), signed_BTO.flatten())
         return out_BW
 
 

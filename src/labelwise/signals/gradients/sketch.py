@@ -24,9 +24,9 @@ class Tables:
     """Hash tables for a parameter of O rows and I columns: the number and the sign of each entry."""
 
     width: int
-    place_O: Tensor
+    bucket_O: Tensor
     sign_O: Tensor
-    place_I: Tensor
+    bucket_I: Tensor
     sign_I: Tensor
 
     @staticmethod
@@ -42,25 +42,25 @@ class Tables:
 
     def part(self, where: slice) -> Tables:
         """The tables for some rows of the parameter."""
-        return Tables(self.width, self.place_O[where], self.sign_O[where], self.place_I, self.sign_I)
+        return Tables(self.width, self.bucket_O[where], self.sign_O[where], self.bucket_I, self.sign_I)
 
     def flat(self) -> tuple[Tensor, Tensor]:
         """Number and sign of every entry (O I,)."""
-        place_OI = (self.place_O[:, None] + self.place_I) % self.width
-        return place_OI.flatten(), (self.sign_O[:, None] * self.sign_I).flatten()
+        bucket_OI = (self.bucket_O[:, None] + self.bucket_I) % self.width
+        return bucket_OI.flatten(), (self.sign_O[:, None] * self.sign_I).flatten()
 
     def whole(self, g_BP: Tensor) -> Tensor:
         """The sketch (B, W) of gradients (B, P)."""
-        place_P, sign_P = self.flat()
+        bucket_P, sign_P = self.flat()
         out_BW = g_BP.new_zeros(len(g_BP), self.width)
-        add_at(out_BW.T, place_P, (g_BP * sign_P).T)
+        add_at(out_BW.T, bucket_P, (g_BP * sign_P).T)
         return out_BW
 
     def outer(self, a_BTI: Tensor, d_BTO: Tensor) -> Tensor:
         """The sketch (B, W) of sum_t d_t a_t^T: circular convolutions of the sketches of the factors, by FFT."""
         a_BTW, d_BTW = (x.new_zeros(*x.shape[:2], self.width) for x in (a_BTI, d_BTO))
-        add_at(a_BTW.movedim(2, 0), self.place_I, (a_BTI * self.sign_I).movedim(2, 0))
-        add_at(d_BTW.movedim(2, 0), self.place_O, (d_BTO * self.sign_O).movedim(2, 0))
+        add_at(a_BTW.movedim(2, 0), self.bucket_I, (a_BTI * self.sign_I).movedim(2, 0))
+        add_at(d_BTW.movedim(2, 0), self.bucket_O, (d_BTO * self.sign_O).movedim(2, 0))
         spectrum = (torch.fft.rfft(a_BTW) * torch.fft.rfft(d_BTW)).sum(1)
         sketch_BW: Tensor = torch.fft.irfft(spectrum, n=self.width)
         return sketch_BW

@@ -33,8 +33,8 @@ def kernel_gradients(x_NCHW: Tensor, d_NOHW: Tensor, module: nn.Conv2d) -> Tenso
     wide, step, apart = module.kernel_size[1], module.stride[1], module.dilation[1]
     if height % 2:
         x_NCHW, d_NOHW, height = F.pad(x_NCHW, (0, 0, 0, 1)), F.pad(d_NOHW, (0, 0, 0, 1)), height + 1
-    rows = [x_NCHW[:, :, at : at + height : 2] for at in (0, 1)]
-    rows += [x_NCHW[:, :, at : at + height - 1 : 2] for at in (2, 3)]
+    rows = [x_NCHW[:, :, first : first + height : 2] for first in (0, 1)]
+    rows += [x_NCHW[:, :, first : first + height - 1 : 2] for first in (2, 3)]
     x_NPCT = x_NCHW.new_empty(count, 4, channels, wide, height // 2, width)
     for point, (first, second, sign) in enumerate(_PAIRS):
         mixed = torch.add(rows[first], rows[second], alpha=sign)

@@ -1,4 +1,4 @@
-"""Slow references of dynamicAL in float64: explicit gradients of single rows, kernels as the paper defines them."""
+"""Slow references of dynamicAL in float64: explicit gradients of single rows, and kernels as defined in the paper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def trained(model: nn.Module) -> list[Tensor]:
+def trained_parameters(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -22,7 +22,7 @@ def flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Te
 
 
 def row_gradients(model: nn.Module, x: Tensor, labels: Tensor | None = None, squared: bool = False) -> Tensor:
-    """The gradient (N, P) of each row's loss, one plain backward for each row; labels default to the argmax."""
+    """The gradient (N, P) of each row's loss, by one backward pass for each row; labels default to the argmax."""
     model.eval()
     rows = []
     for i in range(len(x)):
@@ -33,7 +33,9 @@ def row_gradients(model: nn.Module, x: Tensor, labels: Tensor | None = None, squ
             loss = (out - y).square().sum() / 2
         else:
             loss = F.cross_entropy(out, y, reduction="sum")
-        rows.append(flat(torch.autograd.grad(loss, trained(model), allow_unused=True), trained(model)))
+        rows.append(
+            flat(torch.autograd.grad(loss, trained_parameters(model), allow_unused=True), trained_parameters(model))
+        )
     return torch.stack(rows)
 
 
@@ -43,13 +45,13 @@ def jacobian(model: nn.Module, x: Tensor) -> Tensor:
     rows = []
     for i in range(len(x)):
         out = model(x[i : i + 1])[0]
-        each = [torch.autograd.grad(f, trained(model), retain_graph=True, allow_unused=True) for f in out]
-        rows.append(torch.stack([flat(g, trained(model)) for g in each]))
+        each = [torch.autograd.grad(f, trained_parameters(model), retain_graph=True, allow_unused=True) for f in out]
+        rows.append(torch.stack([flat(g, trained_parameters(model)) for g in each]))
     return torch.stack(rows)
 
 
 def dynamics_by_kernels(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Eq. 8 to the letter: the sum over classes i, j of d^i(X, Y)^T K^ij(X, X) d^j(X, Y)."""
+    """Eq. 8 literally: the sum over classes i, j of d^i(X, Y)^T K^ij(X, X) d^j(X, Y)."""
     jac_NCP = jacobian(model, x)
     d_NC = (model(x).softmax(1) - F.one_hot(y, jac_NCP.shape[1])).detach()
     total = 0.0
@@ -64,24 +66,19 @@ def delta(sq_norm: np.ndarray, dot: np.ndarray, gamma: float) -> np.ndarray:
     return np.asarray(dot, float) if np.isinf(gamma) else np.asarray(sq_norm, float) + gamma * np.asarray(dot, float)
 
 
-def top(scores: np.ndarray, ids: np.ndarray, k: int) -> list[int]:
-    """The k highest scores, ties to the smaller id."""
-    return [int(ids[i]) for i in sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))[:k]]
-
-
-def by_batch(scores: np.ndarray, sketch: np.ndarray, ids: np.ndarray, k: int) -> list[int]:
+def greedy_batch(scores: np.ndarray, sketch: np.ndarray, ids: np.ndarray, k: int) -> list[int]:
     """Greedy maximisation of the whole Delta(Q|S) = sum of Delta(u|S) + sum over ordered pairs of g_u . g_u'."""
-    taken: list[int] = []
+    picked: list[int] = []
 
     def whole(rows: list[int]) -> float:
         pairs = sum(float(sketch[a] @ sketch[b]) for a, b in itertools.permutations(rows, 2))
         return float(scores[rows].sum()) + pairs
 
     for _ in range(k):
-        free = [i for i in range(len(ids)) if i not in taken]
-        best = max(free, key=lambda i: (round(whole([*taken, i]), 9), -int(ids[i])))
-        taken.append(best)
-    return [int(ids[i]) for i in taken]
+        free = [i for i in range(len(ids)) if i not in picked]
+        best = max(free, key=lambda i: (round(whole([*picked, i]), 9), -int(ids[i])))
+        picked.append(best)
+    return [int(ids[i]) for i in picked]
 
 
 def kendall(x: np.ndarray, y: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def highest_first(ids: Sequence[int] | np.ndarray, scores: Sequence[float], k: int) -> list[int]:
+def top_k(ids: Sequence[int] | np.ndarray, scores: Sequence[float], k: int) -> list[int]:
     """The k ids of highest score, ties to the smaller id."""
     return [i for _, i in sorted(zip([-s for s in scores], [int(i) for i in ids]))[:k]]
 

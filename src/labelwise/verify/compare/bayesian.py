@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from labelwise.strategies.bayesian import reference as slow
-from labelwise.strategies.uncertainty.reference import highest_first
+from labelwise.strategies.uncertainty.reference import top_k
 from labelwise.verify.case import Case, checks
 from labelwise.verify.problems import expect_close, expect_ids
 
@@ -19,7 +19,7 @@ def bald(case: Case) -> None:
         ids, k = rng.permutation(300)[:30], int(rng.integers(1, 31))
         got = case.select(k, {"log_probs": log_probs}, ids)
         scores = slow.bald(log_probs)
-        expect_ids(got.ids, highest_first(ids, [round(s, 11) for s in scores], k), "highest information")
+        expect_ids(got.ids, top_k(ids, [round(s, 11) for s in scores], k), "highest information")
         expect_close(np.sort(got.scores), np.sort(scores)[::-1][:k][::-1], "scores", 0.0, 1e-12)
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from labelwise.strategies.dynamical import reference as slow_dynamical
+from labelwise.strategies.uncertainty.reference import top_k
 from labelwise.verify.case import Case, checks
 from labelwise.verify.problems import expect_close, expect_ids
 
@@ -23,12 +24,12 @@ def dynamical(case: Case) -> None:
         strategy = case.with_parameters({"gamma": gamma})
         scores = slow_dynamical.delta(arrays["grad_sqnorm"], arrays["grad_dot"], gamma)
         got = case.select(k, arrays, ids, strategy=strategy)
-        expect_ids(got.ids, slow_dynamical.top(scores, ids, k), f"gamma = {gamma}")
+        expect_ids(got.ids, top_k(ids, scores.tolist(), k), f"gamma = {gamma}")
         expect_close(got.scores, np.sort(scores)[::-1][:k], "scores", 1e-9, 1e-12)
         if not math.isinf(gamma):
             k = min(k, 6)
             whole = case.with_parameters({"gamma": gamma, "diverse": True})
             got = case.select(k, {**arrays, "grad_sketch": g}, ids, strategy=whole)
             expect_ids(
-                got.ids, slow_dynamical.by_batch(scores, g, ids, k), f"gamma = {gamma}, with terms between picks"
+                got.ids, slow_dynamical.greedy_batch(scores, g, ids, k), f"gamma = {gamma}, with terms between picks"
             )

@@ -30,7 +30,7 @@ def of_probs(case: Case, score: Callable[[np.ndarray], list[float]], exact_ties:
         ids, k = rng.permutation(500)[:n], int(rng.integers(1, n + 1))
         got = case.select(k, {"probs": p}, ids)
         values = dict(zip(ids.tolist(), score(p)))
-        expect_ids(got.ids, slow.highest_first(ids, [round(values[int(i)], 12) for i in ids], k), "highest scores")
+        expect_ids(got.ids, slow.top_k(ids, [round(values[int(i)], 12) for i in ids], k), "highest scores")
         expect_close(got.scores, [values[i] for i in got.ids.tolist()], "scores", 1e-12, 1e-300)
 
 
@@ -57,7 +57,7 @@ def random_replayed(case: Case) -> None:
         ids, k = rng.permutation(5000)[:80] - 1000, int(rng.integers(1, 81))
         got = case.select(k, {}, ids, seed=turn)
         noise = Key(turn).uniform(torch.from_numpy(ids)).tolist()
-        expect_ids(got.ids, slow.highest_first(ids, noise, k), "highest hashes")
+        expect_ids(got.ids, slow.top_k(ids, noise, k), "highest hashes")
 
 
 @checks("random", "law")
