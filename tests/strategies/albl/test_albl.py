@@ -14,7 +14,7 @@ P = RNG.dirichlet(np.ones(3), 40)
 H = RNG.normal(size=(40, 4))
 
 
-def behind(ids: list[int], right: list[bool]) -> dict[str, np.ndarray]:
+def labelled_arrays(ids: list[int], right: list[bool]) -> dict[str, np.ndarray]:
     """Labelled rows that the model has right, or not."""
     y = np.array(ids) % 3
     shown = np.where(right, y, (y + 1) % 3)
@@ -41,20 +41,22 @@ def test_the_arm_drawn_chooses_the_whole_batch():
 def test_probabilities_are_those_of_a_scripted_run():
     """Four rounds, scripted arms and scripted right answers; every number from the rule, written out."""
     arms, history, rewards = [1, 1, 0, 1], [], []
-    ids, right = [100, 101, 102], [True, False, True]  # a first batch that no arm asked for
+    ids, right = [100, 101, 102], [True, False, True]  # a first batch that no arm selected
     chance = dict.fromkeys(ids, 1.0)
     strategy = Albl()
     for number, arm in enumerate(arms):
-        got = lw.select(Albl(history=tuple(history)), 2, probs=P, embedding=H, labelled=behind(ids, right), seed=number)
+        got = lw.select(
+            Albl(history=tuple(history)), 2, probs=P, embedding=H, labelled=labelled_arrays(ids, right), seed=number
+        )
         expected = slow_albl(rewards, arms[: len(rewards)])[-1]
         assert list(got.notes["probabilities"].values()) == pytest.approx(expected, rel=1e-12)
         new = [200 + 2 * number, 201 + 2 * number]
-        # As if that arm had been drawn: the rule is what is looked at.
+        # As if that arm had been drawn: only the rule is tested.
         history.append({**got.notes, "arm": strategy.arms[arm], "probability": expected[arm], "ids": new})
         ids, right = ids + new, [*right, True, number % 2 == 0]
         chance |= dict.fromkeys(new, expected[arm])
         rewards.append(float(np.mean([hit / chance[row] for row, hit in zip(ids, right)])))
-    last = lw.select(Albl(history=tuple(history)), 2, probs=P, embedding=H, labelled=behind(ids, right))
+    last = lw.select(Albl(history=tuple(history)), 2, probs=P, embedding=H, labelled=labelled_arrays(ids, right))
     assert list(last.notes["probabilities"].values()) == pytest.approx(slow_albl(rewards, arms)[-1], rel=1e-12)
     assert last.notes["reward"] == pytest.approx(rewards[-1])
     assert last.notes["probabilities"]["kcenter"] > 0.5

@@ -27,7 +27,7 @@ def problem(n: int = 200, d: int = 6, seed: int = 0) -> tuple[np.ndarray, np.nda
     return h, np.maximum(0, h[:, 0] + 0.5 * h[:, 1])
 
 
-def behind(n: int = 120, d: int = 6, seed: int = 1) -> dict[str, np.ndarray]:
+def labelled_arrays(n: int = 120, d: int = 6, seed: int = 1) -> dict[str, np.ndarray]:
     h, dual = problem(n, d, seed)
     return {"embedding": h, "duals": dual}
 
@@ -161,7 +161,7 @@ def test_cap_leaves_outliers_to_the_end():
 def test_head_learns_and_scores_every_row_including_the_last_partial_block(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", 1)  # 64 rows a block: 203 rows leave 11
     h, dual = problem(203, seed=7)
-    got = lw.select(Ally(diversity="none"), 203, embedding=h, labelled=behind(400))
+    got = lw.select(Ally(diversity="none"), 203, embedding=h, labelled=labelled_arrays(400))
     assert (got.scores > 0).all()
     assert len(set(got.scores.tolist())) > 195
     predicted = np.empty(203)
@@ -173,9 +173,11 @@ def test_head_learns_and_scores_every_row_including_the_last_partial_block(monke
 
 def test_the_picks_of_a_learnt_head_do_not_depend_on_blocks_shards_and_order(monkeypatch: pytest.MonkeyPatch):
     h, _ = problem(150, seed=8)
-    past = behind(60)
+    labelled = labelled_arrays(60)
     labelled = shards_of(
-        -1 - torch.arange(60), {Embedding(): torch.tensor(past["embedding"]), Duals(): torch.tensor(past["duals"])}, 2
+        -1 - torch.arange(60),
+        {Embedding(): torch.tensor(labelled["embedding"]), Duals(): torch.tensor(labelled["duals"])},
+        2,
     )
     expected = None
     for size, count in ((8 << 20, 1), (1, 1), (1, 4)):
@@ -189,8 +191,8 @@ def test_the_picks_of_a_learnt_head_do_not_depend_on_blocks_shards_and_order(mon
 
 
 def test_the_same_key_gives_the_same_head_and_torchs_own_chance_is_left_alone():
-    past = behind(60)
-    x, y = torch.tensor(past["embedding"]), torch.tensor(past["duals"])
+    labelled = labelled_arrays(60)
+    x, y = torch.tensor(labelled["embedding"]), torch.tensor(labelled["duals"])
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
     heads = [DualHead().fit(x, y, torch.arange(60), Key(seed)) for seed in (0, 0, 1)]
@@ -204,8 +206,8 @@ def test_the_same_key_gives_the_same_head_and_torchs_own_chance_is_left_alone():
 
 
 def test_a_head_is_indifferent_to_units():
-    past = behind(60)
-    x, y = torch.tensor(past["embedding"]), torch.tensor(past["duals"])
+    labelled = labelled_arrays(60)
+    x, y = torch.tensor(labelled["embedding"]), torch.tensor(labelled["duals"])
     one = DualHead().fit(x, y, torch.arange(60), Key(0))
     other = DualHead().fit(1024 * x + 64, 2**-10 * y, torch.arange(60), Key(0))
     assert torch.allclose(one(x), 2**10 * other(1024 * x + 64), rtol=1e-5)
@@ -214,18 +216,18 @@ def test_a_head_is_indifferent_to_units():
 @pytest.mark.parametrize("duals", [np.zeros(30), np.full(30, 0.7)])
 def test_equal_duals_leave_clusters_and_chance(duals: np.ndarray):
     h, _ = problem(100)
-    past = {"embedding": h[:30] + 1, "duals": duals}
-    got = lw.select("ally", 10, embedding=h, labelled=past, seed=0)
+    labelled = {"embedding": h[:30] + 1, "duals": duals}
+    got = lw.select("ally", 10, embedding=h, labelled=labelled, seed=0)
     assert "are equal" in got.notes["head"]
     assert got.scores == pytest.approx(duals[:10])
-    assert got.ids.tolist() != lw.select("ally", 10, embedding=h, labelled=past, seed=1).ids.tolist()
+    assert got.ids.tolist() != lw.select("ally", 10, embedding=h, labelled=labelled, seed=1).ids.tolist()
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 49, 50])
 def test_a_few_labelled_rows(count: int):
     h, _ = problem(50)
-    past = {"embedding": h[:count] + 1, "duals": np.linspace(0, 1, count)}
-    got = lw.select("ally", 6, embedding=h, labelled=past)
+    labelled = {"embedding": h[:count] + 1, "duals": np.linspace(0, 1, count)}
+    got = lw.select("ally", 6, embedding=h, labelled=labelled)
     assert len(set(got.ids.tolist())) == 6
     if count == 1:
         assert "are equal" in got.notes["head"]

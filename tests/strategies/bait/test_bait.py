@@ -19,24 +19,24 @@ from labelwise.strategies.bait.kernels import torch as kernels
 from tuned import tuned
 
 
-def problem(n: int, c: int, d: int, seed: int, sharp: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def problem(n: int, c: int, d: int, seed: int, concentration: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.dirichlet(np.full(c, sharp), n), rng.normal(size=(n, d))
+    return rng.dirichlet(np.full(c, concentration), n), rng.normal(size=(n, d))
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("c", "d"), [(2, 3), (3, 2), (4, 3)])
 @pytest.mark.parametrize("consistent", [False, True])
 def test_the_same_rows_as_brute_force(seed: int, c: int, d: int, consistent: bool):
-    p, h = problem(14, c, d, seed, sharp=0.4)
+    p, h = problem(14, c, d, seed, concentration=0.4)
     q, g = problem(seed, c, d, seed + 100)
-    behind = {"probs": q, "embedding": g} if seed else None
+    labelled = {"probs": q, "embedding": g} if seed else None
     lam = (1.0, 0.01)[seed % 2]
     strategy = lw.strategies.Bait(lambda_=lam, consistent=consistent)
-    taken, left = slow.bait(p, h, 4, (q, g) if seed else None, lam, consistent)
-    got = lw.select(strategy, 4, probs=p, embedding=h, labelled=behind)
+    added, left = slow.bait(p, h, 4, (q, g) if seed else None, lam, consistent)
+    got = lw.select(strategy, 4, probs=p, embedding=h, labelled=labelled)
     assert sorted(got.ids) == sorted(left)
-    assert list(got.ids) == [row for row in taken if row in left]  # in the order in which they were taken
+    assert list(got.ids) == [row for row in added if row in left]  # in the order in which they were added
     whole = lw.select(lw.strategies.Bait(lambda_=lam, consistent=consistent, oversample=1), 8, probs=p, embedding=h)
     assert list(whole.ids) == slow.bait(p, h, 8, None, lam, consistent, oversample=1)[0]
 
@@ -44,9 +44,9 @@ def test_the_same_rows_as_brute_force(seed: int, c: int, d: int, consistent: boo
 @pytest.mark.parametrize("seed", range(5))
 def test_regression_is_the_same_as_brute_force(seed: int):
     _, h = problem(20, 2, 4, seed)
-    behind = problem(5, 2, 4, seed + 50)[1]
-    _, left = slow.bait(None, h, 5, (None, behind))
-    got = lw.select(lw.strategies.Bait(regress=True), 5, embedding=h, labelled={"embedding": behind})
+    labelled = problem(5, 2, 4, seed + 50)[1]
+    _, left = slow.bait(None, h, 5, (None, labelled))
+    got = lw.select(lw.strategies.Bait(regress=True), 5, embedding=h, labelled={"embedding": labelled})
     assert sorted(got.ids) == sorted(left)
 
 
@@ -109,11 +109,11 @@ def test_pruned_rows_return_to_the_cache_in_time(seed: int, monkeypatch: pytest.
         lookahead=1 + seed % 2,
     )
     cached = _cached_rows(monkeypatch, "compute_cache"), _cached_rows(monkeypatch, "extend_cache")
-    p, h = problem(60, 3, 3, seed, sharp=0.3)
+    p, h = problem(60, 3, 3, seed, concentration=0.3)
     p, h = p[np.arange(60) % 55], h[np.arange(60) % 55]  # some rows are there twice
-    taken, left = slow.bait(p, h, 12, None, 1.0, bool(seed % 2))
+    added, left = slow.bait(p, h, 12, None, 1.0, bool(seed % 2))
     got = lw.select(strategy, 12, probs=p, embedding=h)
-    assert list(got.ids) == [row for row in taken if row in left]
+    assert list(got.ids) == [row for row in added if row in left]
     assert len(cached[1]) > 0
     assert min(cached[0] + cached[1]) < 30
 
@@ -145,7 +145,7 @@ def _cached_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_row_ever_gains_more_than_its_bound(seed: int):
-    p, h = problem(80, 4, 3, seed, sharp=0.3)
+    p, h = problem(80, 4, 3, seed, concentration=0.3)
     rows = Rows(torch.arange(80), {Probs(): torch.tensor(p), Embedding(): torch.tensor(h)})
     factors = fisher.RowReader(4, 3, False).read(rows)
     v = factors.explicit()
@@ -174,7 +174,7 @@ def test_nothing_to_learn_and_nothing_to_read():
 
 
 def test_a_design_keeps_no_factor_of_the_rows_it_has_seen():
-    """20,000 picks of 16 classes and 128 columns would be 5 GB of factors; what is kept of a row is the row."""
+    """20,000 picks of 16 classes and 128 columns would be 5 GB of factors; only the row itself is stored."""
     factors = fisher.RowReader(4, 50, False).read(
         Rows(torch.arange(1), {Probs(): torch.rand(1, 4).double(), Embedding(): torch.randn(1, 50).double()})
     )

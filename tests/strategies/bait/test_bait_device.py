@@ -25,9 +25,9 @@ from tuned import tuned
 SMALL = {"solved_numbers": 1}  # so that `min_solved` rows are solved at once
 
 
-def problem(n: int, c: int, d: int, seed: int, sharp: float = 0.4) -> dict[str, np.ndarray]:
+def problem(n: int, c: int, d: int, seed: int, concentration: float = 0.4) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {"probs": rng.dirichlet(np.full(c, sharp), n), "embedding": rng.normal(size=(n, d))}
+    return {"probs": rng.dirichlet(np.full(c, concentration), n), "embedding": rng.normal(size=(n, d))}
 
 
 def on_device(arrays: dict[str, np.ndarray] | None) -> Any:
@@ -57,9 +57,9 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> lis
     """The last argument of each call."""
     function, calls = getattr(module, name), []
 
-    def counting(*given: Any) -> Any:
-        calls.append(given[-1])
-        return function(*given)
+    def counting(*args: Any) -> Any:
+        calls.append(args[-1])
+        return function(*args)
 
     monkeypatch.setattr(module, name, counting)
     return calls
@@ -86,11 +86,11 @@ def steps_made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 @pytest.mark.parametrize("seed", range(3))
 def test_picks_are_those_of_the_cpu(seed: int, c: int, oversample: int, monkeypatch: pytest.MonkeyPatch):
     made = steps_made(monkeypatch)
-    arrays, behind = problem(60, max(2, c), 3 + seed, seed), problem(7, max(2, c), 3 + seed, seed + 50)
+    arrays, labelled_arrays = problem(60, max(2, c), 3 + seed, seed), problem(7, max(2, c), 3 + seed, seed + 50)
     if c == 1:
-        arrays.pop("probs"), behind.pop("probs")
+        arrays.pop("probs"), labelled_arrays.pop("probs")
     strategy = Bait(oversample=oversample, consistent=seed == 1, lambda_=(1.0, 0.1)[seed % 2], regress=c == 1)
-    check_same(strategy, 15, arrays, behind if seed else None)
+    check_same(strategy, 15, arrays, labelled_arrays if seed else None)
     assert made[-1] > 0.5 * 15 * oversample
     assert made[1] == 15 * (oversample - 1)
 
@@ -135,7 +135,7 @@ def test_pruned_rows_return_to_the_cache_in_time(seed: int, monkeypatch: pytest.
         lookahead=1 + seed % 2,
     )
     extended, made = record_calls(monkeypatch, kernels, "extend_cache"), steps_made(monkeypatch)
-    arrays = {name: array[np.arange(60) % 55] for name, array in problem(55, 3, 3, seed, sharp=0.3).items()}
+    arrays = {name: array[np.arange(60) % 55] for name, array in problem(55, 3, 3, seed, concentration=0.3).items()}
     check_same(strategy, 12, arrays)
     assert any(isinstance(shard.ids, Away) for shard in extended)
     assert made[-1] > 0  # and not all by the host
@@ -143,7 +143,7 @@ def test_pruned_rows_return_to_the_cache_in_time(seed: int, monkeypatch: pytest.
 
 def test_a_design_that_lost_digits_is_refreshed(monkeypatch: pytest.MonkeyPatch):
     """Steps stop where gains have fallen far, though the next row is certain to be the best."""
-    arrays = problem(40, 2, 2, 5, sharp=1.0)
+    arrays = problem(40, 2, 2, 5, concentration=1.0)
     arrays["embedding"] *= 20
     calls = record_calls(monkeypatch, Design, "refresh")
     want = lw.select(Bait(lambda_=1e-4, oversample=1), 10, **arrays)
@@ -167,7 +167,7 @@ def test_embeddings_that_are_not_cached_with_p_and_q():
 
 
 def test_what_float64_cannot_hold_is_refused_in_words():
-    arrays = problem(24, 3, 2, 1, sharp=0.1)
+    arrays = problem(24, 3, 2, 1, concentration=0.1)
     arrays["embedding"][::2] *= 1e9
     with pytest.raises(NumericsError, match="larger lambda_ or scale embeddings"):
         select_on_device(Bait(lambda_=1e-6), 7, arrays)
@@ -182,8 +182,8 @@ def test_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch):
 # ---- what a step stops at ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sharp", [0.3, 2.0])
-def test_steps_solve_more_rows_where_more_may_be_the_best(sharp: float, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("concentration", [0.3, 2.0])
+def test_steps_solve_more_rows_where_more_may_be_the_best(concentration: float, monkeypatch: pytest.MonkeyPatch):
     solved: list[int] = []
     steps = kernels.Steps
 
@@ -195,7 +195,7 @@ def test_steps_solve_more_rows_where_more_may_be_the_best(sharp: float, monkeypa
     monkeypatch.setattr(backward, "Steps", recording)
     added = record_calls(monkeypatch, kernels, "gain")
     removed = record_calls(monkeypatch, backward.Removal, "_remove_best")
-    arrays = {name: array[np.arange(81) // 3] for name, array in problem(27, 6, 4, 3, sharp).items()}
+    arrays = {name: array[np.arange(81) // 3] for name, array in problem(27, 6, 4, 3, concentration).items()}
     # Of three copies each may be removed first.
     check_same(tuned(Bait(), min_solved=2, **SMALL), 25, arrays)
     assert solved[0] == -2
@@ -285,7 +285,7 @@ def test_elimination_is_the_cholesky_factor(rank: int):
 
 
 def test_the_host_does_not_wait_for_picks():
-    strategy, arrays = Bait(), problem(600, 3, 6, 0, sharp=0.3)
+    strategy, arrays = Bait(), problem(600, 3, 6, 0, concentration=0.3)
     few, many = (select_on_device(strategy, k, arrays)[1].waits.total() for k in (25, 125))
     assert (many - few) / 100 < 0.5
 
@@ -327,7 +327,7 @@ def test_with_several_shards_of_an_accelerator_the_design_is_in_this_process(mon
     made = steps_made(monkeypatch)
     arrays = problem(60, 3, 4, 0)
     want = lw.select(Bait(), 10, **arrays)
-    ask = Shards.__init__
+    original = Shards.__init__
 
     def halved(self: Any, shards: Any, journal: Any = None) -> None:
         found = list(shards)
@@ -335,11 +335,22 @@ def test_with_several_shards_of_an_accelerator_the_design_is_in_this_process(mon
             (whole,) = found
             parts = (slice(0, 25), slice(25, 60))
             found = [type(whole)(whole.ids[p], {s: one[p] for s, one in whole.columns.items()}) for p in parts]
-        ask(self, found, journal)
+        original(self, found, journal)
 
     monkeypatch.setattr(Shards, "__init__", halved)
     got, _ = select_on_device(Bait(), 10, arrays)
     assert list(got.ids) == list(want.ids)
+    assert not made
+
+
+def test_the_host_search_can_be_forced_on_an_accelerator(monkeypatch: pytest.MonkeyPatch):
+    arrays = problem(60, 3, 4, 0)
+    want = lw.select(Bait(), 10, **arrays)
+    monkeypatch.setenv("LABELWISE_BACKEND", "torch")
+    made = steps_made(monkeypatch)
+    got, _ = select_on_device(Bait(), 10, arrays)
+    assert list(got.ids) == list(want.ids)
+    assert got.notes["backend"] == "torch"
     assert not made
 
 
@@ -359,28 +370,28 @@ def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatc
     monkeypatch.setattr(journal, "EVERY", 0.0)
     monkeypatch.setattr(journal, "SHARE", float("inf"))
     strategy = tuned(Bait(), prune_period=5)
-    arrays, asked, stop = problem(80, 3, 4, 0), [0], [0]
+    arrays, calls, stop = problem(80, 3, 4, 0), [0], [0]
     want = lw.select(strategy, 15, **arrays)
-    ask = Shards._run
+    original = Shards._run
 
     def counting(self: Any, fn: Any) -> Any:
-        asked[0] += 1
-        if asked[0] == stop[0]:
+        calls[0] += 1
+        if calls[0] == stop[0]:
             raise KeyboardInterrupt
-        return ask(self, fn)
+        return original(self, fn)
 
     monkeypatch.setattr(Shards, "_run", counting)
     load = torch.load  # the stand-in is no device that torch knows; its tensors come back to it by themselves
     monkeypatch.setattr(torch, "load", lambda file, map_location, weights_only: load(file, weights_only=weights_only))
     select_on_device(strategy, 15, arrays, folder=tmp_path / "whole")
-    whole, asked[0], stop[0] = asked[0], 0, 2 * at
+    whole, calls[0], stop[0] = calls[0], 0, 2 * at
     assert whole > 62
     with pytest.raises(KeyboardInterrupt):
         select_on_device(strategy, 15, arrays, folder=tmp_path / "journal")
-    asked[0], stop[0] = 0, 0
+    calls[0], stop[0] = 0, 0
     got, _ = select_on_device(strategy, 15, arrays, folder=tmp_path / "journal")
     assert list(got.ids) == list(want.ids)
-    assert asked[0] <= whole - 2 * at + 8  # what was answered is not asked again
+    assert calls[0] <= whole - 2 * at + 8  # no answer is computed twice
 
 
 def test_what_is_captured_is_the_step_where_there_are_no_graphs():

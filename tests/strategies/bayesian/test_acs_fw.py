@@ -110,7 +110,7 @@ def test_the_bound_holds_for_every_row(dtype: torch.dtype):
     assert off_N.max() > rounding  # the estimate is one
 
 
-def test_repeats_are_gone_past_until_k_rows_are_distinct():
+def test_steps_repeat_rows_until_k_are_distinct():
     log_probs = slow.random_log_probs(np.random.default_rng(3), 40, 3, 3)
     got = lw.select("acs-fw", 12, log_probs=log_probs)
     assert got.notes["steps"] > 12 or got.notes["filled_by_score"] > 0
@@ -125,7 +125,7 @@ def test_what_frank_wolfe_does_not_find_is_filled_by_score():
     assert got.notes["distinct"] == 1
     assert got.notes["filled_by_score"] == 6
     assert got.notes["stopped"] == "no step helps any more"
-    assert (got.weights == 1).all()  # a row that was filled in has the smallest weight found
+    assert (got.weights == 1).all()  # rows that fill the batch have the smallest weight found
 
 
 def test_the_number_of_steps_is_bounded():

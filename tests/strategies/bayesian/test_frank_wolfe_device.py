@@ -153,6 +153,16 @@ def test_rows_in_several_shards_are_guessed_as_on_the_cpu(runs: list[Run]) -> No
         assert runs
 
 
+def test_sketches_can_be_forced_on_an_accelerator(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    log_probs = draws_of("copies")
+    monkeypatch.setenv("LABELWISE_BACKEND", "torch")
+    with second_device():
+        same(select(log_probs, 30, device=AWAY), select(log_probs, 30))
+        got = lw.select("acs-fw", 30, log_probs=torch.from_numpy(log_probs).to(AWAY))
+    assert got.notes["backend"] == "torch"
+    assert not runs
+
+
 def test_where_no_step_helps_or_too_many_do_the_loop_ends() -> None:
     with second_device():
         got = select(draws_of("equal"), 7, device=AWAY)
@@ -343,12 +353,12 @@ def test_a_step_is_one_that_a_graph_can_hold(monkeypatch: pytest.MonkeyPatch) ->
     tried: list[int] = []
 
     def as_captured(step: Callable[[], None], state: list[Tensor]) -> Callable[[], None]:
-        kept, places, waited = [one.clone() for one in state], _places(step), mode.waits.total()
+        before_step, addresses, waited = [one.clone() for one in state], _addresses(step), mode.waits.total()
         step()
         step()
         assert mode.waits.total() == waited
-        assert _places(step) == places
-        for one, before in zip(state, kept):
+        assert _addresses(step) == addresses
+        for one, before in zip(state, before_step):
             one.copy_(before)
         tried.append(1)
         return step
@@ -362,7 +372,7 @@ def test_a_step_is_one_that_a_graph_can_hold(monkeypatch: pytest.MonkeyPatch) ->
     assert len(tried) > 2
 
 
-def _places(step: Any) -> dict[str, int]:
+def _addresses(step: Any) -> dict[str, int]:
     with torch._C.DisableTorchFunction():
         return {name: one.data_ptr() for name, one in vars(step.__self__).items() if isinstance(one, Away)}
 
@@ -391,7 +401,7 @@ def test_a_killed_selection_resumes_with_the_next_run(
     monkeypatch.setattr(journal, "SHARE", float("inf"))
     strategy = tuned(AcsFw(), run=8)
     load = torch.load  # the stand-in is rebuilt where it was, and torch knows no such place
-    monkeypatch.setattr(torch, "load", lambda *given, map_location=None, **more: load(*given, **more))
+    monkeypatch.setattr(torch, "load", lambda *args, map_location=None, **more: load(*args, **more))
     log_probs = draws_of("copies")
     expected = lw.select(strategy, 30, log_probs=log_probs)
     with second_device():
@@ -409,7 +419,7 @@ def test_a_killed_selection_resumes_with_the_next_run(
                     select()
             assert len(runs) == kills - 1
             same(select(), expected)
-            assert len(runs) == in_all  # none was made twice
+            assert len(runs) == in_all  # no run was made twice
     same(whole, expected)
 
 

@@ -111,7 +111,7 @@ def test_no_more_clusters_than_distinct_rows(dtype: type):
 
 
 def test_a_second_run_does_not_see_the_first():
-    """Cluster numbers left beside the rows by an earlier run must not stop a later one early."""
+    """Clusters in the state from an earlier run do not stop a later one early."""
     x = np.random.default_rng(3).normal(size=(60, 3))
     fresh, used = _pool(x), _pool(x)
     cluster.kmeans(used, F, 4, Key(5), iterations=1)

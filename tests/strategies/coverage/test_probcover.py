@@ -31,9 +31,9 @@ def test_picks_are_those_on_the_explicit_graph(seed: int, columns: int, listed: 
     labelled = rng.normal(size=(4, 2)) if seed % 2 else np.empty((0, 2))
     delta, k = float(rng.choice([0.25, 0.5, 1.0, 2.0])), int(rng.integers(1, 51))
     slow = probcover(x, ids, labelled, delta, k)
-    given = {"embedding": labelled} if len(labelled) else None
+    labelled_arrays = {"embedding": labelled} if len(labelled) else None
     strategy = tuned(ProbCover(delta=delta), columns=columns, listed=listed, list_pairs=list_pairs)
-    got = lw.select(strategy, k, embedding=x, ids=ids, labelled=given, seed=seed)
+    got = lw.select(strategy, k, embedding=x, ids=ids, labelled=labelled_arrays, seed=seed)
     assert got.ids.tolist()[: len(slow)] == [i for i, _ in slow]
     assert got.scores.tolist() == [n for _, n in slow] + [0] * (k - len(slow))
     assert got.notes["delta"] == delta
@@ -145,7 +145,7 @@ def test_copies_only(x: np.ndarray):
 
 @pytest.mark.parametrize("blobs", [1, 3])
 def test_a_pool_that_is_soon_covered(blobs: int):
-    """More rows are asked for than cover it: the rest is drawn among rows that are not taken."""
+    """More rows are requested than cover it: the rest is drawn from the rows that are not selected."""
     rng = np.random.default_rng(0)
     x = np.repeat(30.0 * np.arange(blobs), 1200 // blobs)[:, None] + 0.1 * rng.random((1200, 2))
     got = lw.select(ProbCover(delta=1.0), 1100, embedding=x)

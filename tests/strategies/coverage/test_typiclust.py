@@ -36,15 +36,17 @@ def test_picks_are_those_of_the_reference_for_given_clusters(seed: int, monkeypa
         x = np.round(x)  # ties and copies
     ids = rng.permutation(300)[:n]
     number = np.minimum(rng.integers(0, count, n), rng.integers(0, count, n))  # clusters of unequal sizes
-    behind = rng.integers(0, count, 7) if seed % 2 else np.empty(0, int)
-    numbers = {**dict(zip(ids.tolist(), number.tolist())), **{-1 - i: int(c) for i, c in enumerate(behind)}}
+    labelled_number = rng.integers(0, count, 7) if seed % 2 else np.empty(0, int)
+    numbers = {**dict(zip(ids.tolist(), number.tolist())), **{-1 - i: int(c) for i, c in enumerate(labelled_number)}}
     _given(monkeypatch, numbers)
     k, neighbours = int(rng.integers(1, n)), int(rng.integers(1, 21))
-    labelled = shards_of(torch.arange(-1, -1 - len(behind), -1), {F: torch.zeros(len(behind), 3).double()})
+    labelled = shards_of(
+        torch.arange(-1, -1 - len(labelled_number), -1), {F: torch.zeros(len(labelled_number), 3).double()}
+    )
     got = TypiClust(neighbours=neighbours).select(
         shards_of(torch.as_tensor(ids), {F: torch.as_tensor(x)}, 2), labelled, k, Key(seed)
     )
-    slow = typiclust(x, ids, number, behind.tolist(), k, neighbours)
+    slow = typiclust(x, ids, number, labelled_number.tolist(), k, neighbours)
     if seed % 3:
         assert got.ids.tolist() == slow
     place = {int(i): row for row, i in enumerate(ids)}

@@ -108,7 +108,7 @@ def test_ours_takes_the_steps_of_the_reference():
 
 
 def test_a_bound_of_the_largest_eigenvalue_is_one_and_is_near():
-    """Above rank 48 E follows the last decomposition, which is made anew only now and then: the same numbers."""
+    """Above rank 48 E follows the last decomposition, which is computed rarely: the same numbers."""
     v = by_svd(features("heavy", 400, 60, np.random.default_rng(0)))
     barrier, rows, rng = Barrier(60, 0.3), torch.from_numpy(v), np.random.default_rng(1)
     ratios, eye = [], torch.eye(60, dtype=torch.float64)
@@ -175,11 +175,11 @@ def test_rejection_from_leverage_is_the_direct_law():
         turn = torch.from_numpy(v).T @ basis.transform(pool.take(torch.arange(12))) / 12  # whitening may turn v
         barrier.matrix = turn.T @ matrix @ turn
         for seed in range(800):
-            fresh = Barrier(3, 0.3)
-            fresh.matrix, fresh.upper, fresh.lower = barrier.matrix.clone(), 12.0, -3.0
+            new = Barrier(3, 0.3)
+            new.matrix, new.upper, new.lower = barrier.matrix.clone(), 12.0, -3.0
             draws = Draws(1)
             window = PoissonSampler(pool, LEVERAGE, Key(seed)).window(16.0)
-            bss._draw_from_window(pool, basis, fresh, window, draws)
+            bss._draw_from_window(pool, basis, new, window, draws)
             if draws.weight:
                 counts[next(iter(draws.weight))] += 1
     assert counts.sum() > 795
@@ -353,22 +353,22 @@ def test_near_misses_are_redrawn_and_far_ones_are_not():
 def test_a_warm_start_is_about_labelled_and_new_rows_together():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 3))
-    behind = rng.normal(size=(300, 3)) * [1.0, 1.0, 0.02]  # next to nothing along the third direction
+    labelled = rng.normal(size=(300, 3)) * [1.0, 1.0, 0.02]  # next to nothing along the third direction
     strategy = lw.strategies.Bss(rank=4, warm=True)
-    warm = lw.select(strategy, 100, embedding=x, labelled={"embedding": behind})
+    warm = lw.select(strategy, 100, embedding=x, labelled={"embedding": labelled})
     cold = lw.select(lw.strategies.Bss(rank=4), 100, embedding=x)
     assert warm.notes["warm_rows"] == 300
     assert np.mean(x[warm.ids, 2] ** 2) > 1.3 * np.mean(x[cold.ids, 2] ** 2)
     v = np.hstack([np.ones((2000, 1)), by_svd(x - x.mean(0))])
     turn = np.linalg.lstsq(np.hstack([np.ones((2000, 1)), x]), v, rcond=None)[0]
-    past = np.hstack([np.ones((300, 1)), behind]) @ turn
+    past = np.hstack([np.ones((300, 1)), labelled]) @ turn
     lam = np.linalg.eigvalsh(past.T @ past + (v[warm.ids] * warm.weights[:, None]).T @ v[warm.ids])
     low, high = warm.notes["eigenvalues"]
     assert lam[-1] / lam[0] == pytest.approx(high / low)
     assert warm.notes["barriers"][0] < low < high < warm.notes["barriers"][1]
     assert abs(warm.weights.sum() / 100 - 1) < 0.5
     with pytest.raises(RowError, match="as in the pool"):
-        lw.select(strategy, 100, basis=x, labelled={"embedding": behind})
+        lw.select(strategy, 100, basis=x, labelled={"embedding": labelled})
     al = lw.Session(x, LogisticRegression(), lw.strategies.Bss(warm=True), classes=2)
     for rows in (60, 60):
         picks = al.ask(rows)

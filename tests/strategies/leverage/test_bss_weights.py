@@ -89,7 +89,7 @@ def test_sampler_and_weighted_objective_learn_the_same_and_not_what_plain_traini
     labels = torch.tensor(([0] * 20 + [1] * 20) * 2)
     weights = torch.ones(80, dtype=torch.float64)
     weights[20:40] = 4.0  # of the first input, label 1 weighs four times as much
-    how = {"epochs": 100, "lr": 0.08, "patience": None, "batch": 40}
+    options = {"epochs": 100, "lr": 0.08, "patience": None, "batch": 40}
     pool = Pool.of(inputs)
 
     def share(learner: lw.TorchLearner) -> float:
@@ -98,9 +98,9 @@ def test_sampler_and_weighted_objective_learn_the_same_and_not_what_plain_traini
             return float(fit.reader.model(torch.eye(2)).softmax(1)[0, 1])
 
     net = lambda: nn.Linear(2, 2)  # noqa: E731
-    assert share(lw.TorchLearner(net, **how)) == pytest.approx(0.5, abs=0.05)
-    assert share(lw.TorchLearner(net, objective=lw.Weighted(), **how)) == pytest.approx(0.8, abs=0.05)
-    assert share(lw.TorchLearner(net, sampler="weights", **how)) == pytest.approx(0.8, abs=0.12)
+    assert share(lw.TorchLearner(net, **options)) == pytest.approx(0.5, abs=0.05)
+    assert share(lw.TorchLearner(net, objective=lw.Weighted(), **options)) == pytest.approx(0.8, abs=0.05)
+    assert share(lw.TorchLearner(net, sampler="weights", **options)) == pytest.approx(0.8, abs=0.12)
 
 
 def test_never_both():

@@ -3,7 +3,7 @@
 Hsu and Lin, "Active learning by learning", AAAI 2015, in the batch form that BADGE compares with (Ash et al., ICLR
 2020). With K arms of weights w, all 1 at first,
 
-    p_a = (1 - K p_min) w_a / sum w + p_min,    p_min = 1 / (10 K);    an arm is drawn by p and chooses the whole batch
+    p_a = (1 - K p_min) w_a / sum w + p_min,    p_min = 1 / (10 K);    an arm is drawn by p and selects the whole batch
     next round: reward = mean over labelled rows of (classified right) / chance_i
                 w_a *= exp( p_min / 2 (reward + sqrt(log(K / delta) / K) / p_a) )    for the arm that was drawn
 

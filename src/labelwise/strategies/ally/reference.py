@@ -6,7 +6,7 @@ import numpy as np
 
 
 def duals(losses: list[list[float]], epsilon: float, eta: float) -> list[list[float]]:
-    """Duals of each row after each visit: eta times the running sum of slack, held at zero from below."""
+    """Duals of each row after each visit: eta times the running sum of slack, at least zero."""
     history = []
     current = [0.0] * len(losses[0])
     for seen in losses:

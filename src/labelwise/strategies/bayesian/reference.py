@@ -49,17 +49,17 @@ def batch_information(probs: np.ndarray) -> float:
 def batchbald(log_probs: np.ndarray, k: int) -> tuple[list[int], list[float]]:
     """Plain greedy with every joint entropy enumerated; ties (1e-9) to the smaller index."""
     probs = np.exp(log_probs)
-    taken: list[int] = []
+    selected: list[int] = []
     gains: list[float] = []
     value = 0.0
     for _ in range(k):
-        new = {i: batch_information(probs[[*taken, i]]) for i in range(len(probs)) if i not in taken}
+        new = {i: batch_information(probs[[*selected, i]]) for i in range(len(probs)) if i not in selected}
         top = max(new.values())
         best = min(i for i, v in new.items() if v >= top - 1e-9)
-        taken.append(best)
+        selected.append(best)
         gains.append(new[best] - value)
         value = new[best]
-    return taken, gains
+    return selected, gains
 
 
 def acs_vectors(log_probs: np.ndarray, weight: float) -> np.ndarray:
@@ -82,11 +82,11 @@ def acs_fw(vectors: np.ndarray, k: int) -> tuple[list[int], dict[int, float], fl
     weights = np.zeros(len(vectors))
     sequence: list[int] = []
     while (weights > 0).sum() < k and len(sequence) < 20 * k:
-        at = weights @ vectors
-        scores = [float(vectors[i] @ (target - at)) / sigma_n[i] for i in range(len(vectors))]
+        weighted = weights @ vectors
+        scores = [float(vectors[i] @ (target - weighted)) / sigma_n[i] for i in range(len(vectors))]
         f = int(np.argmax(scores))
         a = sigma / sigma_n[f] * vectors[f]
-        gamma = min(1.0, float((a - at) @ (target - at)) / float((a - at) @ (a - at)))
+        gamma = min(1.0, float((a - weighted) @ (target - weighted)) / float((a - weighted) @ (a - weighted)))
         if gamma <= 1e-12:
             break
         weights = (1 - gamma) * weights

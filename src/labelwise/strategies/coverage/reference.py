@@ -58,16 +58,16 @@ def probcover(
     covered = np.zeros(len(x), bool)
     if len(labelled):
         covered |= (sq_distances(x, labelled) <= delta**2).any(1)
-    taken = np.zeros(len(x), bool)
+    selected = np.zeros(len(x), bool)
     picks: list[tuple[int, int]] = []
     while len(picks) < k:
         degree = (edge & ~covered[None, :]).sum(1)
-        row = min(np.flatnonzero(~taken), key=lambda i: (-degree[i], names[i]))
+        row = min(np.flatnonzero(~selected), key=lambda i: (-degree[i], names[i]))
         if degree[row] == 0:
             break
         picks.append((int(names[row]), int(degree[row])))
         covered |= edge[row]
-        taken[row] = True
+        selected[row] = True
     return picks
 
 

@@ -1,4 +1,4 @@
-"""TypiClust: the most typical row of each cluster that holds no label yet; made for the first labels.
+"""TypiClust: the most typical row of each cluster without a label; made for the first labels.
 
 Hacohen, Dekel and Weinshall, "Active learning on a budget: opposite strategies suit high and low budgets", ICML 2022,
 section 3. Rows are clustered by their features into min(L + k, 500) clusters. Clusters are visited from the fewest

@@ -157,10 +157,10 @@ def greedy_design(v: np.ndarray, k: int) -> tuple[list[int], list[float]]:
     for _ in range(k):
         inverse = np.linalg.inv(m)
         gain = np.array([-np.inf if i in picked else row @ inverse @ row for i, row in enumerate(v)])
-        at = int(np.argmax(gain >= gain.max() * (1 - 1e-9)))
-        picked.append(at)
-        gains.append(float(gain[at]))
-        m += np.outer(v[at], v[at])
+        row = int(np.argmax(gain >= gain.max() * (1 - 1e-9)))
+        picked.append(row)
+        gains.append(float(gain[row]))
+        m += np.outer(v[row], v[row])
     return picked, gains
 
 
