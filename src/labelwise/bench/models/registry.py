@@ -53,7 +53,8 @@ _OPTIMISER = (
     "keep",
     "restart",
 )
-TRAINING = (*_OPTIMISER, "holdout", "holdout_from", "sticky_holdout", "augment", "until", "best_on_test")
+_HOLDOUT = ("holdout", "holdout_from", "sticky_holdout", "cross_validate")
+TRAINING = (*_OPTIMISER, *_HOLDOUT, "augment", "until", "best_on_test")
 DRAWS = 100
 DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width
 _ALWAYS = (Features, Label, Embedding)

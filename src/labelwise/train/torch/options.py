@@ -15,6 +15,7 @@ from labelwise.errors import ArgumentError, ModelError
 from labelwise.signals.model.head import Output
 from labelwise.train.objectives.objective import Mean, Objective
 
+CrossValidated = Literal["epochs", "weight_decay"]
 Keep = Literal["loss", "accuracy", "last"]
 OptimiserChoice = Literal["adam", "adamw", "sgd"] | Callable[[Iterable[nn.Parameter]], Optimizer]
 SamplerChoice = Literal["shuffle", "weights"]
