@@ -172,7 +172,7 @@ def test_the_argument_is_the_objective_of_a_torch_model():
 
         def restore(self, state, ids): ...
 
-    with pytest.raises(ArgumentError, match="weights=True: Own cannot be told"):
+    with pytest.raises(ArgumentError, match="weights=True: Own has no way to use or ignore the weights"):
         lw.Session(X, Own(), "random", classes=2, weights=True)
     learner = lw.TorchLearner(lambda: nn.Linear(3, 2), epochs=2)
     curves = {

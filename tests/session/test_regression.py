@@ -203,7 +203,7 @@ def test_labels_that_are_no_numbers_are_named(label):
 
 def test_a_model_with_several_outputs_is_told():
     pool = Pool.of(X)
-    with pytest.raises(ModelError, match="one real number for each of"):
+    with pytest.raises(ModelError, match="one number for each of"):
         TorchLearner(nn.Linear(4, 3), loss="mse").fit(pool, pool.ids, torch.tensor(Y), classes=0, key=Key(0))
     bad = torch.tensor(Y)
     bad[2] = torch.nan

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -17,7 +17,7 @@ from labelwise.rng import Key
 from labelwise.signals.model import estimator as estimators
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, Probs
-from labelwise.train import SklearnLearner, evaluate
+from labelwise.train import SklearnLearner, Weighted, evaluate
 
 C = 4
 
@@ -205,3 +205,35 @@ def test_what_cannot_be_fitted_is_named():
         fitted(SklearnLearner(Odd()), pool, labels)
     with pytest.raises(ModelError, match="rows of numbers or texts; the pool gives dict"):
         estimators.estimator_inputs({"a": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_a_parameter_is_chosen_by_cross_validation(pipeline: bool) -> None:
+    """Many features of noise: strong regularisation is better, and is found from the labelled rows alone."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 60))
+    truth = torch.tensor((x[:, 0] + 0.5 * rng.normal(size=80) > 0).astype(int))
+    pool, name = Pool.of(x), "logisticregression__C" if pipeline else "C"
+    model = LogisticRegression(max_iter=500)
+    learner = SklearnLearner(make_pipeline(StandardScaler(), model) if pipeline else model, cross_validate=name)
+    fit = learner.fit(pool, pool.ids, truth, classes=2, key=Key(0))
+    found = fit.notes["cross_validation"]
+    assert found["rows"] == 80
+    assert found[name] < 1
+    assert found[name] == fit.reader.classifier.C
+    assert model.C == 1.0  # the estimator is not changed
+    few = learner.fit(pool, pool.ids[:2], torch.tensor([0, 1]), classes=2, key=Key(0))
+    assert "too few" in few.notes["cross_validation"]
+    assert learner.with_objective(Weighted()).cross_validate == name
+
+
+def test_a_parameter_of_a_regressor_is_chosen_and_an_unknown_one_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 30))
+    pool, truth = Pool.of(x), torch.tensor(rng.normal(size=40))  # nothing to learn
+    fit = SklearnLearner(Ridge(), cross_validate="alpha").fit(pool, pool.ids, truth, classes=0, key=Key(0))
+    assert fit.notes["cross_validation"]["alpha"] == 1000.0
+    with pytest.raises(
+        ArgumentError, match="cross_validate is the name of a parameter of Ridge, not 'C'; it has alpha"
+    ):
+        SklearnLearner(Ridge(), cross_validate="C")

@@ -14,3 +14,14 @@ def test_training_arguments_reach_the_learner():
     assert (options.keep, options.weight_decay, options.epochs, learner.holdout) == ("last", 0.01, 3, 0)
     with pytest.raises(ArgumentError, match="models: linear: keep is"):
         read_model({"name": "linear", "keep": "best"}, "models")
+
+
+def test_a_parameter_of_an_estimator_is_cross_validated():
+    entry = {
+        "name": "logistic",
+        "class": "sklearn.linear_model.LogisticRegression",
+        "max_iter": 300,
+        "cross_validate": "C",
+    }
+    learner = learner_for(read_model(entry, "models"), load("digits"), None, weights=False, device="cpu")
+    assert (learner.estimator.max_iter, learner.cross_validate) == (300, "C")

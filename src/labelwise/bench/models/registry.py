@@ -122,7 +122,8 @@ def why_not(model: ModelSpec, strategy: Strategy, task: str) -> str | None:
 def learner_for(spec: ModelSpec, data: Data, strategy: Strategy | None, weights: bool, device: str) -> Learner:
     """The learner of one cell. `strategy` decides whether draws are made; with `weights` picks count by theirs."""
     if not spec.is_torch:
-        return SklearnLearner(_estimator(spec, f"models: {spec.name}"), use_weights=weights)
+        estimator = _estimator(spec, f"models: {spec.name}")
+        return SklearnLearner(estimator, weights, spec.parameters.get("cross_validate"))
     learner = TorchLearner(
         _factory(spec, data, torch.device(device)),
         loss="mse" if data.task == "regress" else "cross_entropy",
@@ -199,6 +200,7 @@ def _class(path: str, name: str) -> Any:
 
 def _estimator(spec: ModelSpec, where: str) -> Any:
     try:
-        return _class(spec.kind, spec.name)(**spec.parameters)
+        parameters = {name: value for name, value in spec.parameters.items() if name != "cross_validate"}
+        return _class(spec.kind, spec.name)(**parameters)
     except TypeError as error:
         raise ArgumentError(f"{where}: {spec.kind} does not take these parameters: {error}") from error
