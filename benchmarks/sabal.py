@@ -1,13 +1,14 @@
-"""SABAL beside its plain form: time, extra memory, sweeps, picks. Ratios are of one run on one machine.
+"""SABAL and its plain form: time, extra memory, sweeps, picks. Ratios are of one run on one machine.
 
     python benchmarks/sabal.py [--clock] [--cuda] [N D C k]...
 
 Plain is what a good engineer writes first: gradients as two factors, R = Phi w - v as a matrix, one pass over the
-embeddings for each pick, line search and de-bias on the picked rows. IHT is beside the dense form: all gradients as one
-matrix of N x (C D), a product with it wherever the algorithm has Phi. Seconds are of the processor and of one thread,
-in turns, so that other work on the machine counts for little; with --clock, of the clock and of all threads. With
+embeddings for each pick, line search and de-bias on the picked rows. IHT is compared with the dense form: all
+gradients as one matrix of N x (C D), a product with it wherever the algorithm has Phi. Seconds are of the processor and
+of one thread, in turns, so that other work on the machine counts for little; with --clock, of the clock and of all
+threads. With
 --cuda, seconds on the accelerator, the share of its memory bandwidth that one read of the embeddings for each pick or
-iteration comes to, and the picks beside those of the CPU.
+iteration comes to, and the picks compared with those of the CPU.
 """
 
 from __future__ import annotations
@@ -163,21 +164,21 @@ def on_cuda(n: int, dim: int, classes: int, k: int) -> None:
     for name, (strategy, reads) in runs.items():
         lw.select(strategy, k, **there)
         torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
+        before = torch.cuda.memory_allocated()
         times = [timed(lambda s=strategy: lw.select(s, k, **there)) for _ in range(3)]  # type: ignore[misc]
         seconds, got = min(times, key=lambda one: one[0])
-        extra = (torch.cuda.max_memory_allocated() - held) / 1e6
+        extra = (torch.cuda.max_memory_allocated() - before) / 1e6
         print(
             f"cuda {name} {shape}: {seconds:.3f} s, {1e6 * seconds / reads:.0f} us each, "
-            f"{got.notes.get('sweeps')} looks, {100 * reads * size / seconds / rate:.0f} % of {rate / 1e12:.1f} TB/s, "
+            f"{got.notes.get('sweeps')} waits, {100 * reads * size / seconds / rate:.0f} % of {rate / 1e12:.1f} TB/s, "
             f"extra {extra:.0f} MB",
             flush=True,
         )
         if n * k <= 50_000 * 3000:
-            beside = lw.select(strategy, k, **inputs)
-            same = len(set(got.ids.tolist()) & set(beside.ids.tolist()))
-            order = int((got.ids == beside.ids).sum())
-            print(f"  beside the CPU: {order} of {k} picks in the same place, {same} the same", flush=True)
+            on_cpu = lw.select(strategy, k, **inputs)
+            same = len(set(got.ids.tolist()) & set(on_cpu.ids.tolist()))
+            order = int((got.ids == on_cpu.ids).sum())
+            print(f"  compared with the CPU: {order} of {k} picks in the same place, {same} the same", flush=True)
 
 
 def copy_rate() -> float:

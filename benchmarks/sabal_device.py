@@ -1,4 +1,4 @@
-"""SABAL on a CUDA device: picks beside those of the CPU, then times of each path, the bandwidth reached, and its parts.
+"""SABAL on a CUDA device: picks and those of the CPU, then times of each backend, the bandwidth reached, and its parts.
 
     python benchmarks/sabal_device.py [picks] [times] [parts] [large] [dense] [cpu]
 
@@ -62,7 +62,7 @@ def on_device(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def picks() -> None:
-    """On float64 and float32 inputs: the CPU's picks beside those of the device, in every path."""
+    """On float64 and float32 inputs: the CPU's picks and those of the device."""
     print("picks as on the CPU, in the same place", flush=True)
     for n, dim, classes, k in ((4000, 32, 5, 300), (20_000, 512, 10, 1000)):
         for dtype in (torch.float64, torch.float32):
@@ -80,10 +80,12 @@ def picks() -> None:
                     here, there = lw.select(strategy, k, **given), lw.select(strategy, k, **on_device(given))
                     order = int((here.ids == there.ids).sum())
                     same = len(set(here.ids.tolist()) & set(there.ids.tolist()))
-                    away = float(abs(here.weights - there.weights).max()) if order == k else float("nan")
+                    difference = float(abs(here.weights - there.weights).max()) if order == k else float("nan")
                     what = f"{strategy.solver} {strategy.alpha} {strategy.beta} {strategy.prox}"
-                    notes = f"{there.notes['iterations']} iterations, {there.notes.get('sweeps')} looks"
-                    text = f"{n * copies} {dim} {classes} {k} {dtype} {what}: {order}, {same} of {k}, w {away:.1e}, "
+                    notes = f"{there.notes['iterations']} iterations, {there.notes.get('sweeps')} waits"
+                    text = (
+                        f"{n * copies} {dim} {classes} {k} {dtype} {what}: {order}, {same} of {k}, w {difference:.1e}, "
+                    )
                     print(("  " if order == k else "! ") + text + notes, flush=True)
 
 
@@ -101,7 +103,7 @@ def times() -> None:
             extra = (torch.cuda.max_memory_allocated() - before) / 1e6
             print(
                 f"{backend} {strategy.solver} {SHAPE}: {seconds:.4f} s, {1e6 * seconds / reads:.1f} us each, "
-                f"{100 * reads * size / seconds / rate:.0f} % of the copy rate, {got.notes.get('sweeps')} looks, "
+                f"{100 * reads * size / seconds / rate:.0f} % of the copy rate, {got.notes.get('sweeps')} waits, "
                 f"extra {extra:.0f} MB, objective {got.notes['objective']:.9g}",
                 flush=True,
             )
@@ -192,7 +194,7 @@ def large() -> None:
 
 
 def dense() -> None:
-    """IHT beside the dense yardstick, on the device."""
+    """IHT and the dense form, on the device."""
     n, dim, classes, k = SHAPE
     inputs = on_device(inputs_of(n, dim, classes))
     ours, got = seconds_of(lambda: lw.select(Sabal("iht", iterations=30, tolerance=0.0), k, **inputs))

@@ -109,7 +109,7 @@ def recorded_backends() -> Iterator[list[str]]:
 
 
 def accelerator_refusal(pool: Shards, *, triton: bool = False) -> str | None:
-    """None if all rows are in one shard on an accelerator, or why that is not so. Asked where the rows are.
+    """None if all rows are in one shard on an accelerator, or why not. The process that has the rows checks it.
 
     Args:
         pool: the rows.
@@ -120,7 +120,7 @@ def accelerator_refusal(pool: Shards, *, triton: bool = False) -> str | None:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Whether waiting for the device costs more than arithmetic on it."""
+    """Whether the device is not the CPU: then waiting for it costs more than arithmetic on it."""
     return device.type != "cpu"
 
 

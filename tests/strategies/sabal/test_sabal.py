@@ -159,7 +159,7 @@ def test_length_of_the_list_does_not_matter(form: str, beta: float, steps: int, 
         tuning = ListTuning(first_steps=steps, most_steps=steps, shortest=length, longest=length)
         got = select(strategy, 80, inputs, TorchGreedy(tuning))
         assert got.ids.tolist() == expected.ids.tolist()
-        near = 1e-9 if dtype is np.float64 else 1e-6  # the support is kept in the precision of the rows
+        near = 1e-9 if dtype is np.float64 else 1e-6  # the support is stored in the precision of the rows
         np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
 
 
@@ -242,7 +242,7 @@ def test_the_iterations_of_an_accelerator_are_those_of_the_cpu(
         inputs = {key: value.astype(dtype) for key, value in inputs.items()}
         strategy = Sabal("iht", alpha, beta, iterations=50 if beta > 1e-2 else 3, prox=rule)
         expected = lw.select(strategy, 17, **inputs)
-        got = select(strategy, 17, inputs, GraphIht(IterationTuning(look=7, part=100)))
+        got = select(strategy, 17, inputs, GraphIht(IterationTuning(chunk=7, part=100)))
         assert got.ids.tolist() == expected.ids.tolist()
         np.testing.assert_allclose(got.weights, expected.weights, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(got.scores, expected.scores, rtol=1e-7, atol=1e-9)
@@ -274,7 +274,7 @@ def test_an_accelerator_stops_when_w_does():
     inputs, backend = _gradient(1), GraphIht(IterationTuning())
     got = select(Sabal("iht", 1e6, 0.1), 10, inputs, backend)
     assert got.notes["stopped"] == "tolerance"
-    assert got.notes["iterations"] < IterationTuning.look
+    assert got.notes["iterations"] < IterationTuning.chunk
     again = select(Sabal("iht", 1e6, 0.1, tolerance=0.0, iterations=got.notes["iterations"]), 10, inputs, backend)
     assert again.notes["stopped"] == "iterations"
     assert again.ids.tolist() == got.ids.tolist()
@@ -703,7 +703,7 @@ def _read(session: lw.Session, data: np.ndarray) -> Any:
     return read(session.fit().reader, lw.Pool.of(data), torch.arange(len(data)), (LogProbs(12),), 64)
 
 
-# --- parameters, forms, doors ----------------------------------------------------------------------------------------
+# --- parameters and forms -------------------------------------------------------------------------------------------
 
 
 def test_the_form_follows_the_arrays():

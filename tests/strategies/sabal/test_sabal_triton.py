@@ -82,7 +82,7 @@ def test_iht(alpha: float, beta: float, rule: Any, dtype: Any) -> None:
     for copies in (1, 3):
         inputs = _inputs(copies, copies, dtype)
         strategy = Sabal("iht", alpha, beta, iterations=9 if beta > 1e-2 else 3, prox=rule)
-        got = select(strategy, 17, inputs, TritonIht(SMALL, look=2))
+        got = select(strategy, 17, inputs, TritonIht(SMALL, chunk=2))
         expected = select(strategy, 17, inputs, GraphIht(IterationTuning()))
         _same(got, expected, 1e-7)
         assert got.notes["iterations"] == expected.notes["iterations"]
@@ -93,6 +93,6 @@ def test_nothing_changes_once_a_loop_has_stopped() -> None:
     """Passes over rows do nothing then, so that more iterations may be asked for than are needed."""
     inputs = _inputs(1, 1, torch.float64)
     strategy = Sabal("iht", 1e6, 0.1)
-    one, many = (select(strategy, 10, inputs, TritonIht(SMALL, look=look)) for look in (1, 25))
+    one, many = (select(strategy, 10, inputs, TritonIht(SMALL, chunk=chunk)) for chunk in (1, 25))
     assert one.notes["stopped"] == many.notes["stopped"] == "tolerance"
     assert one == many

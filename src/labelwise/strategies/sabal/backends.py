@@ -1,7 +1,7 @@
 """The backends of SABAL's solvers. Their picks are the same; notes["backend"] names the one that ran.
 
 triton       fused kernels on one CUDA device, for rows of few classes
-cuda-graph   PyTorch operations on one accelerator, captured in a graph on CUDA; the host looks once for many picks
+cuda-graph   PyTorch operations on one accelerator, captured in a graph on CUDA; the host waits once for many picks
 gram         greedy only, for rows of many classes on one accelerator: lists of rows and their inner products
 torch        PyTorch operations on any device, in any number of shards
 """
@@ -72,8 +72,8 @@ class GraphGreedy:
 class GramGreedy:
     """Lists of rows, with their inner products.
 
-    It is for rows of this process. Workers answer on the CPU, whatever holds their rows: a list of factors would have
-    to come from the workers for each few picks.
+    The rows must be in this process: workers send their answers to the CPU, and each list of factors would have to come
+    from them.
     """
 
     tuning: ListTuning
@@ -112,14 +112,14 @@ class TritonIht:
     """Iterations on one device, by fused kernels."""
 
     tuning: TritonTuning
-    look: int = IterationTuning.look
+    chunk: int = IterationTuning.chunk
     name = "triton"
 
     def supports(self, problem: Problem) -> str | None:
         return _too_large(problem, self.tuning) or accelerator_refusal(problem.pool, triton=True)
 
     def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
-        return _in_shard(problem, functools.partial(_triton_iht, self.tuning, self.look, stop, prox))
+        return _in_shard(problem, functools.partial(_triton_iht, self.tuning, self.chunk, stop, prox))
 
 
 @dataclass(frozen=True)
@@ -179,16 +179,16 @@ def _graph_greedy(tuning: StepTuning, problem: Problem, shard: Shard) -> Picked:
     return greedy(problem, TorchSteps(problem, shard, tuning))
 
 
-def _triton_iht(tuning: TritonTuning, look: int, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
+def _triton_iht(tuning: TritonTuning, chunk: int, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
     from labelwise.strategies.sabal.kernels.triton import TritonIteration  # needs Triton
 
     make = functools.partial(TritonIteration, tuning=tuning)
-    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, look=look))
+    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, chunk=chunk))
 
 
 def _graph_iht(tuning: IterationTuning, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
     make = functools.partial(TorchIteration, tuning=tuning)
-    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, look=tuning.look))
+    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, chunk=tuning.chunk))
 
 
 def _too_large(problem: Problem, tuning: TritonTuning) -> str | None:

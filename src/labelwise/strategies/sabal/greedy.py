@@ -11,13 +11,14 @@ by one, with a sweep for each, before a list is tried again: at most about one r
 
 Rows store c_j = <phi_j, R'> for a known matrix R'. What R differs from R' by is exact in that check as far as it comes
 from rows picked or undone since; the rest, what the de-bias step changes in older weights, is bounded by |phi_j| times
-its length, and so is the rounding of the stored precision. When the rest grows, c is computed anew.
+its length, and so is the rounding of the stored precision. When the rest grows, c is recomputed.
 
 `ResidualPicks` multiplies R with the list at each step: 4 (M + S) A B operations with S rows picked, 16 GFLOP for a
 pick at A = 1,000, B = 2,048, M = S = 1,000. `GramPicks`, for wide rows on an accelerator, needs nothing except inner
 products between these rows and v (`GramSupport`). They are made once for each list, as products of the factors
-(<g_i, g_j> = (l_i . l_j)(r_i . r_j), 2 M S (A + B) operations, 6 GFLOP). All of it is in float64, so that rows are told
-apart as on the CPU with no second look, and c comes from the weights at each list, so that rounding does not add up.
+(<g_i, g_j> = (l_i . l_j)(r_i . r_j), 2 M S (A + B) operations, 6 GFLOP). All of it is in float64, so that rows are
+distinguished as on the CPU without a second step, and c comes from the weights at each list, so that rounding does not
+add up.
 The host waits once for a list: for its picks, which go into the check of the pool. That check multiplies all rows of
 the pool with the new ones anyway, so the older rows whose weights moved most go with them; how far R moved for other
 reasons is the length of Phi d for the changes d of the other weights, from K. It stays so small that the pool's
@@ -65,7 +66,7 @@ class Picks(Protocol):
 
     @property
     def sweeps(self) -> int:
-        """How often all rows were read, or on one accelerator how often the host looked."""
+        """How often all rows were read, or on one accelerator how often the host waited."""
 
     def advance(self) -> None:
         """Make at least one more."""
@@ -91,14 +92,14 @@ class ListTuning:
 
     Attributes:
         first_steps, most_steps: picks that are made on one list, at first and at most.
-        ahead, growth, pull: the next list makes `ahead` times as many picks as were right of late, an average that
-            moves by `pull`; a list whose picks were all right counts `growth` times.
+        ahead, growth, pull: the next list makes `ahead` times as many picks as were right on average, which moves
+            by `pull`; a list whose picks were all right counts `growth` times.
         rows_per_step, shortest, longest: rows of a list for each pick that is to be made on it, least and most.
-        few: picks of a list below which a sweep for each pick costs less: a list costs about so many.
+        few: picks of a list below which a sweep for each pick costs less: a list costs about as much as so many sweeps.
         first_single, most_single: picks that are made so before a list is tried again.
         refresh: picks after which R is computed from the weights then; after a list it always is.
         older: rows picked before whose weights moved most, which a check counts with exactly (GramPicks only).
-        bucket: slots for the support grow by so many rows: each size is captured once (GramPicks only).
+        bucket: rows by which the slots for the support grow: each size is captured once (GramPicks only).
     """
 
     first_steps: int = 8
@@ -144,7 +145,7 @@ class ListSupport(Protocol):
 
 
 class Lists:
-    """Picks on lists. `_pace` is how many of a list were right of late, `_single` how many are now made one by one."""
+    """Picks on lists. `_pace` is how many of a list were right on average, `_single` how many to make one by one."""
 
     def __init__(self, problem: Problem, support: ListSupport, tuning: ListTuning):
         self._problem, self._support, self._tuning = problem, support, tuning
@@ -178,7 +179,7 @@ class Lists:
         return torch.tensor(self._ids), w, torch.tensor(self._scores, dtype=torch.float64), r_AB
 
     def _pick_on_list(self) -> None:
-        """Picks on one list, as far as they are right; one pick by a sweep of its own where none can be."""
+        """Make picks on one list, as far as they are right; if none can be, make one pick by its own sweep."""
         support, scoreboard, tuning = self._support, self._scoreboard, self._tuning
         steps = max(1, min(round(tuning.ahead * self._pace), tuning.most_steps, self._problem.k - self.size))
         trial = support.trial(scoreboard, steps)
@@ -190,7 +191,7 @@ class Lists:
             self._pick()
         elif good == 0:
             support.sweep(scoreboard)
-        # A little more than were right of late: steps that are undone cost less than sweeps.
+        # A little more than were right on average: steps that are undone cost less than sweeps.
         self._pace += tuning.pull * (good * (tuning.growth if good == len(trial.ids) else 1.0) - self._pace)
 
     def _choose_single(self) -> None:
@@ -328,13 +329,13 @@ class GramPicks:
 
     def accept(self, trial: Trial, good: int, scoreboard: Scoreboard) -> None:
         start, w = len(self._w), self._weights_WS[-1]
-        # The scoreboard's R now holds the new weights of these rows or, where it was computed anew, of all.
+        # The scoreboard's R now holds the new weights of these rows or, if it was recomputed, of all.
         swept_w = torch.cat([self._swept_w.index_copy(0, self._moved, w[self._moved]), w[start:]])
         swept_w = w if scoreboard.r_AB is trial.r_AB else swept_w
         self._w, self._swept_w = self._weights_WS[good, : start + good], swept_w[: start + good]
 
     def add_best(self, scoreboard: Scoreboard) -> tuple[int, float]:
-        """By a sweep in float64: rows are too near each other to be told apart otherwise."""
+        """By a sweep in float64, because rows are too near each other for single precision."""
         row, score = scoreboard.exact(self._residual(self._w))
         self._w = self._picks(torch.tensor([row]), 1)[-1][1]
         self.sweep(scoreboard)
@@ -357,7 +358,7 @@ class GramPicks:
         return torch.addmm(self._problem.v_AB, left_SA, g.right, beta=-1, alpha=1 / self._problem.k)
 
     def _picks(self, listed: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """So many picks on a list, see `GramSupport.picks`."""
+        """`steps` picks on a list, see `GramSupport.picks`."""
         start = len(self._w)
         if start + steps > self._support.slots:
             self._support = self._grown(self._support)
@@ -368,7 +369,7 @@ class GramPicks:
         """Buffers with more slots for the support."""
         problem, tuning = self._problem, self._tuning
         slots = tuning.bucket + (0 if before is None else before.slots)
-        longest = min(problem.pool.n, tuning.longest + tuning.most_steps)  # a list also holds what was undone
+        longest = min(problem.pool.n, tuning.longest + tuning.most_steps)  # a list includes picks that were undone
         return GramSupport(problem, min(slots, problem.k), longest, tuning.most_steps, before)
 
 

@@ -5,7 +5,7 @@ gradient (two products), and a few products over the k rows of the support (algo
 2 k entries that are not zero; of the pool's size there are only a few numbers for each row.
 
 `ShardRows` stores them in any shards, and the host follows every iteration. `DeviceRows` is for one accelerator: z, w,
-R and the support stay there, on CUDA the iteration is captured in a graph and replayed, and the host looks only once
+R and the support stay there, on CUDA the iteration is captured in a graph and replayed, and the host waits only once
 for many. Rows are in the order of sigma, then of id, when they are sorted by key, so that a stable sort leaves ties as
 `top` does. Once w has stopped moving, an iteration changes nothing. All of it is in float64, whatever rows are stored
 in.
@@ -56,7 +56,7 @@ class Solved(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """When IHT stops: after so many iterations, or when w moves by at most `tolerance` of its length."""
+    """When IHT stops: after `iterations`, or when w moves by at most `tolerance` times its length."""
 
     iterations: int
     tolerance: float
@@ -98,7 +98,7 @@ class IhtRows(ABC):
         along_AB, square = r_AB - self.r_AB, step @ step
         slope = (r_AB * along_AB).sum() + beta * ((w - 1) @ step)
         tau = line_search(slope, (along_AB * along_AB).sum() + beta * square)
-        # z is beyond w, away from the w before.
+        # z goes on from w in the direction of its last step.
         self._store(w, w - tau * step, r_AB, r_AB - tau * along_AB)
         self._continue_if(square.sqrt() > self.stop.tolerance * torch.linalg.vector_norm(w))
 
@@ -144,7 +144,7 @@ def iht(problem: Problem, stop: Stop, prox: Prox, start: Start) -> Solved:
 
 
 def mean_cut(problem: Problem) -> Problem:
-    """The problem with v, a sum over rows, cut to so many bits of its largest entry."""
+    """The problem with v, a sum over rows, cut to MEAN_BITS bits of its largest entry."""
     size = torch.ldexp(problem.v_AB.new_ones(()), torch.frexp(problem.v_AB.abs().max()).exponent - MEAN_BITS)
     return dataclasses.replace(problem, v_AB=(problem.v_AB / size).round() * size)
 
@@ -283,9 +283,9 @@ class MakePasses(Protocol):
 class DeviceRows(IhtRows):
     """Rows in one shard. All of the state is on its device, w and z with a number for each row."""
 
-    def __init__(self, problem: Problem, stop: Stop, prox: Prox, shard: Shard, make: MakePasses, look: int):
+    def __init__(self, problem: Problem, stop: Stop, prox: Prox, shard: Shard, make: MakePasses, chunk: int):
         super().__init__(problem, stop, prox)
-        self._shard, self._look = shard, look
+        self._shard, self._chunk = shard, chunk
         n, k, device = len(shard), problem.k, shard.device
         sigma_N = rounded(shard.state["sigma"])
         by_id = shard.ids.argsort()
@@ -304,7 +304,7 @@ class DeviceRows(IhtRows):
         self._step = captured(self.iterate, [*state, self._going, self._done])
 
     def advance(self) -> None:
-        for _ in range(min(self._look, self.stop.iterations - self.done)):
+        for _ in range(min(self._chunk, self.stop.iterations - self.done)):
             self._step()
         self.done, self.going = int(self._done), bool(self._going)  # here the host waits
 

@@ -5,7 +5,7 @@ With g_j the expected gradient (or centred loss) of row j, n rows and a batch of
     v = mean_j g_j      phi_j = g_j / b      R = Phi w - v      f1(w) = |R|^2 + beta |w - 1|^2
 
 A vector is two factors (vectors.py), so R is a small matrix and <g_j, R> of all rows is one product of the right
-factors with it. What tells two rows apart is computed in float64, whatever they are stored in, so that copies of a row
+factors with it. Differences between rows are computed in float64, whatever they are stored in, so that copies of a row
 are tied whichever block they are read in.
 """
 
@@ -33,7 +33,7 @@ PART = 1024  # picked rows that are converted to float64 at once
 SMALLEST, LARGEST = 1e-90, 1e90  # of squared vectors and of beta: a step has their third powers
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
 MOST_PRODUCTS = 16_384  # picks up to which products of all pairs of them are stored: 2 GB then
-STATE = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "open")
+STATE = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "unlisted")
 
 
 def memory(size: Size, a: int, b: int) -> int:
@@ -75,7 +75,7 @@ class Problem:
     v_AB: Tensor
     longest: float  # the largest |phi|
     size: float  # how large a score can be
-    flat: str = ""  # why every vector is zero, where that is so: only sigma tells rows apart
+    flat: str = ""  # why every vector is zero, where that is so: rows differ by sigma only
 
     @property
     def slack(self) -> float:

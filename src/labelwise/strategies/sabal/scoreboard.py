@@ -18,17 +18,17 @@ from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.problem import Problem
 from labelwise.strategies.sabal.vectors import TINY, adjoint, forward, wide
 
-CLOSED = -1e30  # stands for minus infinity in a matrix product
+EXCLUDED = -1e30  # in place of minus infinity, which a matrix product turns into NaN
 
 
 @dataclass(frozen=True)
 class ScoreTuning:
-    """When scores are computed anew; picks do not depend on it.
+    """When scores are recomputed; picks do not depend on it.
 
     Attributes:
-        loose: c is computed anew when the bound on R's other moves is this share of the spread of a list,
-        costly: or a larger one where R has more lines than this: a new product then costs more than a loose bound.
-        many: rows that are told apart one by one; where more are as good, all are read in float64.
+        loose: c is recomputed when the bound on R's other moves is this share of the spread of a list,
+        costly: or a larger one where R has more lines than this: a product then costs more than a loose bound.
+        many: candidates that are scored one by one in float64; if there are more, all rows are read in float64.
     """
 
     loose: float = 0.02
@@ -62,7 +62,7 @@ class Scoreboard:
         r_AB: R', for which c is stored.
         undone, back: rows in R' that are not in the support, and the weights that take them out.
         sweeps: how often all rows were read.
-        fresh: whether c was computed anew for the R that the last trial began with.
+        fresh: whether c was recomputed for the R that the last trial began with.
     """
 
     def __init__(self, problem: Problem, tuning: ScoreTuning):
@@ -86,14 +86,14 @@ class Scoreboard:
         self._swept = True
 
     def exact(self, r_AB: Tensor) -> tuple[int, float]:
-        """The best row and its score by a sweep in float64, where rows are too near each other to be told otherwise."""
+        """The best row and its score by a sweep in float64, for rows too near each other for single precision."""
         pool, tau = self._problem.pool, self._problem.terms.tau
         pool.map(functools.partial(_sweep, self._problem, r_AB, True))
         floor = max(pool.map(lambda shard: float(_score(tau, shard).max()))) - self._problem.slack
         return min(one for one in pool.map(functools.partial(_first_above, tau, floor)) if one is not None)
 
     def best(self, r_AB: Tensor) -> tuple[int, float]:
-        """The best row for this R and its score: by c, and in float64 among those that its rounding leaves open."""
+        """The best row for this R and its score: by c, and in float64 among those within its rounding of the best."""
         problem, tau = self._problem, self._problem.terms.tau
         if self.r_AB is not r_AB:
             self.sweep(r_AB)
@@ -107,13 +107,13 @@ class Scoreboard:
         return int(first), float(score_n[ids == first])
 
     def listed(self, count: int) -> tuple[Tensor, float]:
-        """The rows with the best scores, by id, and how far their scores are apart. All others are open from now."""
+        """The rows with the best scores, by id, and how far their scores are apart. The others become unlisted."""
         if len(self.undone) and len(self.r_AB) > self._tuning.costly:
             self._restore()
         best = self._problem.pool.best(functools.partial(_score, self._problem.terms.tau), count)
         free = best.values > -torch.inf
         ids = torch.cat([best.ids[free], self._undone_ids]).unique()
-        self._problem.pool.map(functools.partial(_close, ids))
+        self._problem.pool.map(functools.partial(_mark_unlisted, ids))
         return ids, float(best.values[free][0] - best.values[free][-1])
 
     def check(self, trial: Trial) -> int:
@@ -129,19 +129,19 @@ class Scoreboard:
         fall_T = (trial.tops[0] - tops_T + problem.slack) / problem.size
         tail_3T = torch.stack([bound_T, torch.ones_like(bound_T), fall_T])
         loose = self._tuning.loose * max(1.0, len(r_AB) / self._tuning.costly) * trial.spread
-        anew = 2 * problem.terms.tau * problem.longest * trial.rest > loose
+        recompute = 2 * problem.terms.tau * problem.longest * trial.rest > loose
         check = _Check(
             Factored(trial.g.left / left_X[:, None], trial.g.right / right_X[:, None]),
             torch.cat([-reach / problem.k * phi_X[:, None] * weight_XT, tail_3T]),
             trial.tops[0],
-            None if anew else phi_X / problem.k * after_X,
+            None if recompute else phi_X / problem.k * after_X,
             r_AB,
         )
         worst = problem.pool.map(functools.partial(_check, problem, check))
         beaten_T = torch.stack([one.cpu() for one in worst]).amax(0) >= 0
         good = int(beaten_T.to(torch.uint8).argmax()) if bool(beaten_T.any()) else steps
-        self.fresh, self._swept = self._swept, anew and good == steps
-        if anew:
+        self.fresh, self._swept = self._swept, recompute and good == steps
+        if recompute:
             self._settle(r_AB)
         else:
             moved_AB = adjoint(trial.g, after_X) / problem.k
@@ -169,7 +169,7 @@ class Scoreboard:
         self._undo(self._none, self.back[:0], [])
 
     def _settle(self, r_AB: Tensor, blur: Tensor | None = None) -> None:
-        """c is of this R; `blur` is the rounding in it, as a length of R, where c was not computed anew.
+        """c is of this R; `blur` is the rounding in it, as a length of R, where c was not recomputed.
 
         It is a tensor, so that nothing waits for a device.
         """
@@ -190,18 +190,18 @@ class _Check(NamedTuple):
     x: Factored
     matrix_QT: Tensor  # change (X), bound, ones, fall
     top: float  # of the first step
-    move_X: Tensor | None  # what c moves by for each <g_j, x_i>; None to compute it anew
+    move_X: Tensor | None  # what c moves by for each <g_j, x_i>; None to recompute it
     r_AB: Tensor
 
 
 def _check(problem: Problem, check: _Check, shard: Shard) -> Tensor:
-    """The largest lead (T,) of an open row at each step; c moves on."""
+    """The largest lead (T,) of an unlisted row at each step; c moves on."""
     x = Factored(*(side.to(shard.device, shard.dtype) for side in (check.x.left, check.x.right)))
     matrix_TQ, r_AB, moves = check.matrix_QT.T.to(shard.device, shard.dtype), check.r_AB.to(shard.device), len(x)
     moving = None if check.move_X is None else _in_units(check.move_X, shard)
     worst_T = matrix_TQ.new_full((len(matrix_TQ),), -torch.inf)
     lead_N = (_score(problem.terms.tau, shard) - check.top).div_(problem.size).to(shard.dtype)
-    lead_N.masked_fill_(~shard.state["open"], CLOSED)
+    lead_N.masked_fill_(~shard.state["unlisted"], EXCLUDED)
     c_N, length_N = shard.state["c"], shard.state["length"]
     for where, g in problem.vectors.blocks(shard, 4 * matrix_TQ.shape[1]):
         # Rows last: quicker in the products, and to reduce.
@@ -275,11 +275,11 @@ def _score(tau: float, shard: Shard) -> Tensor:
     return (shard.state["bonus"] - 2 * tau * shard.state["c"]).masked_fill_(shard.state["taken"], -torch.inf)
 
 
-def _close(listed: Tensor, shard: Shard) -> None:
-    """Rows outside the list that are not taken are open: they have to be checked."""
-    open_N = ~shard.state["taken"]
-    open_N.index_fill_(0, shard.find(listed)[1], False)
-    shard.state["open"] = open_N
+def _mark_unlisted(listed: Tensor, shard: Shard) -> None:
+    """Mark the rows outside the list that are not taken: a check has to look at them."""
+    unlisted_N = ~shard.state["taken"]
+    unlisted_N.index_fill_(0, shard.find(listed)[1], False)
+    shard.state["unlisted"] = unlisted_N
 
 
 def _take(ids: Tensor, shard: Shard) -> None:

@@ -1,7 +1,7 @@
 """The vectors g_j of the rows, from gradients or from losses under draws, and products with them.
 
-A vector is kept as two factors: left x right is (p - q) h^T for gradients, and 1 x g for losses under draws, so it is a
-matrix (A, B) that is never built.
+A vector is stored as two factors: left x right is (p - q) h^T for gradients, and 1 x g for losses under draws, so it is
+a matrix (A, B) that is never built.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class GramSupport:
             self.gram_TS[: before.slots, : before.slots] = before.gram_TS[: before.slots]
 
     def picks(self, start: int, w: Tensor, rows: Factored, bonus_M: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """So many picks from a list, with `start` rows picked before at weights w.
+        """`steps` picks from a list, with `start` rows picked before at weights w.
 
         Returns:
             Positions in the list, scores and best scores (3, steps); weights (steps + 1, start + steps) before each
@@ -242,7 +242,7 @@ class Steps(ABC):
 
     Attributes:
         size: picks made so far.
-        sweeps: how often the host looked.
+        sweeps: how often the host waited.
     """
 
     r_AB: Tensor
@@ -263,7 +263,7 @@ class Steps(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Many picks, after which the host looks."""
+        """Make many picks; the host waits once."""
 
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Ids, weights and scores of the k picks, and R."""
@@ -274,7 +274,7 @@ class Steps(ABC):
 class TorchSteps(Steps):
     """Steps as a fixed row of PyTorch operations, captured in a graph on CUDA; the support is padded to a fixed size.
 
-    Scores come from a product in the precision of the rows; rows within its rounding of the best are told apart in
+    Scores come from a product in the precision of the rows; rows within its rounding of the best are scored in
     float64. If they are more than `near`, the step does nothing and neither do those after it; the host then makes
     that pick.
     """
@@ -391,7 +391,7 @@ class _PaddedSupport:
 
 
 def rounded(x: Tensor, bits: int = KEY_BITS) -> Tensor:
-    """x (float64) to so many bits, nearest and even: the same whatever the order it was summed in, on any device."""
+    """x (float64) rounded to `bits` bits, nearest and even: the same in any order of summation, on any device."""
     drop = 53 - bits
     whole = x.view(torch.int64)
     whole = (whole + ((1 << (drop - 1)) - 1)).add_((whole >> drop).bitwise_and_(1))

@@ -269,7 +269,7 @@ def pick_row(  # type: ignore[no-untyped-def]
     left, right, r_AB, bonus, square, ids, par, state, top_P3, place_P2, near, w, places, scores, programs,
     A: tl.constexpr, B: tl.constexpr, PP: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """Take the best row, told from the next by float64; where three are too near, set `near`."""
+    """Take the better of the best two rows by float64; where three are too near, set `near`."""
     if tl.load(state) != 0:
         lane, d = tl.arange(0, PP), tl.arange(0, BP)
         here, inside = lane < programs, d < B
@@ -435,9 +435,9 @@ class TritonSteps(Steps):
 
     Scores with the best three of each program in one read of the rows; the pick and its line search; gradient and
     direction of the de-bias step in two reads of the picked rows; the sum of that direction; the length of the step;
-    the step and the cut; R. Two rows that the precision of the rows cannot tell apart are told apart in float64 by the
+    the step and the cut; R. Two rows that are equal in the precision of the rows are compared in float64 by the
     kernel that picks. Where there are more, as in embeddings of a network that has hardly been trained, two further
-    kernels look at all of them, and do nothing otherwise. The host is asked nothing.
+    kernels score all of them in float64, and do nothing otherwise. Nothing waits for the host.
     """
 
     def __init__(self, problem: Problem, shard: Shard, tuning: TritonTuning):

@@ -12,9 +12,9 @@ class StepTuning:
     """Sizes of the greedy steps in PyTorch.
 
     Attributes:
-        chunk: steps between two looks of the host.
+        chunk: steps between two waits of the host.
         bucket: the support is padded to this size, twice that, and so on.
-        near: rows that a step tells apart.
+        near: candidates that a step scores in float64.
         widest: lines of R beyond which a product of all rows for each pick costs more than lists and their checks.
     """
 
@@ -29,12 +29,12 @@ class IterationTuning:
     """Sizes of the iterations of IHT on one device.
 
     Attributes:
-        look: iterations between two looks of the host.
+        chunk: iterations between two waits of the host.
         part: numbers of rows that are converted to float64 at once.
         widest: lines of R beyond which rows are read in blocks, by the host.
     """
 
-    look: int = 25
+    chunk: int = 25
     part: int = 1 << 25
     widest: int = 128
 
