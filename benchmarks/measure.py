@@ -1,6 +1,6 @@
 """One measurement in a process of its own: `python measure.py WHO TASK.json`, the answer is written beside the task.
 
-WHO is `ours`, `plain`, `rates` or the name of a peer. A peer runs in another environment, so nothing of Labelwise is
+WHO is `ours`, `plain`, `greedy` (the method as a user's own `Greedy`), `rates` or the name of a peer. A peer runs in another environment, so nothing of Labelwise is
 imported here unless it is measured.
 """
 
@@ -42,6 +42,8 @@ def main(who: str, task_file: Path) -> None:
         answer = measure_ours(case, task)
     elif who == "plain":
         answer = measure_plain(case, task)
+    elif who == "greedy":
+        answer = measure_greedy(case, task)
     else:
         answer = measure_peer(who, case, task)
     task_file.with_name("answer.json").write_text(json.dumps(answer))
@@ -59,11 +61,26 @@ def measure_ours(case: Case, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_plain(case: Case, task: dict[str, Any]) -> dict[str, Any]:
-    """The yardstick; a tenth of the picks where all of them would take more than three minutes."""
+    """The yardstick."""
     import plain
 
     arrays = {name: torch.from_numpy(array) for name, array in load_inputs(Path(task["inputs"])).items()}
-    run = functools.partial(_plain, plain.ALL[case.strategy], task["first"], arrays)
+    return _cut_if_long(functools.partial(_plain, plain.ALL[case.strategy], task["first"], arrays), case, task)
+
+
+def measure_greedy(case: Case, task: dict[str, Any]) -> dict[str, Any]:
+    """The method as a user's own `Greedy`."""
+    import own_greedy
+
+    import labelwise as lw
+
+    strategy = own_greedy.ALL[case.strategy]()
+    arrays: dict[str, Any] = {**load_inputs(Path(task["inputs"]))}
+    return _cut_if_long(lambda k: lw.select(strategy, k, **arrays).ids, case, task)
+
+
+def _cut_if_long(run: Run, case: Case, task: dict[str, Any]) -> dict[str, Any]:
+    """Time and memory; of a tenth of the picks where all of them would take more than three minutes."""
     scale = 1
     if case.k >= 500:
         probe = timed(run, case.k // 50, 1)

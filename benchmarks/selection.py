@@ -1,8 +1,8 @@
-"""Measure every strategy beside the plain form and beside peers, each case in its own process; write a table.
+"""Measure every strategy next to its plain form, a user's own `Greedy` and peers; write a table.
 
-    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--again] [--peers DIR] [--limit 60] [--out FILE]
+    python benchmarks/selection.py [--quick] [--only badge,kcenter] [--again] [--no-peers] [--limit 60] [--out FILE]
 
-Ours, plain and peers of a case run one after the other on the same inputs, ours again after each of them, so that a
+Each measurement is a process. Ours, plain, own `Greedy` and peers of a case run one after the other on the same inputs, ours again after each of them, so that a
 ratio compares what the machine did in the same minutes. See benchmarks/README.md for what each column means.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
+import own_greedy
 import peers
 import table
 from labelwise import strategies
@@ -51,8 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.patience = 0.0
     rates = [_rates(options)]
     out = options.out or (None if options.quick or (options.only and not options.again) else RESULTS)
-    kept = _kept(out) if options.again else []
-    results = [result for result in kept if result["case"] not in cases]
+    earlier = _earlier(out) if options.again else []
+    results = [result for result in earlier if result["case"] not in cases]
     asked = len(results) + len(cases)
     for case in cases:
         results.append({**_measure(case, options), "command": _command(arguments)})
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if any("stopped" in result[who] for result in results for who in ("ours", "plain")) else 0
 
 
-def _kept(out: Path | None) -> list[Answer]:
+def _earlier(out: Path | None) -> list[Answer]:
     """What an earlier run measured."""
     file = None if out is None else out.with_suffix(".json")
     if file is None or not file.exists():
@@ -84,6 +85,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=lambda text: text.split(","), help="strategies, separated by commas")
     parser.add_argument("--again", action="store_true", help="keep what an earlier run measured of the other cases")
     parser.add_argument("--peers", type=Path, default=peers.DEFAULT, help="environment of the peers (peers.py setup)")
+    parser.add_argument("--no-peers", action="store_true", help="measure no peers")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, each time")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds a peer may take")
     parser.add_argument("--out", type=Path, help="Markdown file; docs/results/selection.md for a full run")
@@ -103,7 +105,7 @@ def _rates(options: argparse.Namespace) -> Answer:
 
 
 def _measure(case: Case, options: argparse.Namespace) -> Answer:
-    """Ours, plain, ours, (plain,) each peer with ours after it."""
+    """Ours, plain, ours, (plain,) own Greedy, each peer with ours after it."""
     repeats = 1 if options.quick else 3
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -124,12 +126,15 @@ def _measure(case: Case, options: argparse.Namespace) -> Answer:
             mine.append(ours())
             if theirs[0].get("best", PLAIN_TWICE) < PLAIN_TWICE:
                 theirs.append(plain())
-        beside = {}
-        for peer in case.peers:
-            beside[peer] = _peer(peer, common, folder, options)
-            if "walls" in beside[peer] and not options.quick:
+        greedy = {}
+        if case.strategy in own_greedy.ALL:
+            greedy = _merge([_process(sys.executable, "greedy", {**common, "repeats": 1}, folder, LONGEST)])
+        found = {}
+        for peer in () if options.no_peers else case.peers:
+            found[peer] = _peer(peer, common, folder, options)
+            if "walls" in found[peer] and not options.quick:
                 mine.append(ours())
-    result = {"case": case, "ours": _merge(mine), "plain": _merge(theirs), "peers": beside}
+    result = {"case": case, "ours": _merge(mine), "plain": _merge(theirs), "greedy": greedy, "peers": found}
     print(table.progress(result), file=sys.stderr, flush=True)
     return result
 

@@ -24,8 +24,10 @@ def page(results: list[Answer], rates: Answer, options: argparse.Namespace, miss
         _header(rates, options, results),
         "## Against plain",
         _plain_table(results),
+        "## Against a Greedy of your own",
+        _greedy_table(results),
         "## Against peers",
-        _peer_table(results) if any(result["peers"] for result in results) else "No peer has one of these methods.",
+        _peer_table(results) if any(result["peers"] for result in results) else "No peer was measured.",
         "## Where the time goes",
         _limit_table(results, rates),
     ]
@@ -39,9 +41,12 @@ def page(results: list[Answer], rates: Answer, options: argparse.Namespace, miss
 def progress(result: Answer) -> str:
     """One line for a case that is done."""
     case, ours, plain = result["case"], result["ours"], result["plain"]
-    beside = [f"{name} {seconds(answer)}" for name, answer in result["peers"].items()]
+    others = [(name, answer) for name, answer in result["peers"].items()]
+    if result.get("greedy"):
+        others.insert(0, ("own Greedy", result["greedy"]))
+    times = [f"{name} {seconds(answer)}" for name, answer in others]
     return f"{case.strategy} {case.shape} {case.data}: ours {seconds(ours)}, " + ", ".join(
-        [f"plain {seconds(plain)}", *beside]
+        [f"plain {seconds(plain)}", *times]
     )
 
 
@@ -166,6 +171,24 @@ def _plain_table(results: list[Answer]) -> str:
         row += [f"{_ratio(plain, ours):.1f} x", _extra(ours), _extra(plain), same_picks(case, ours, plain)]
         rows.append(row + list(verdict(case, ours, plain)))
     return _grid(head, rows)
+
+
+def _greedy_table(results: list[Answer]) -> str:
+    rows = []
+    for result in results:
+        case, ours, greedy = result["case"], result["ours"], result.get("greedy")
+        if greedy:
+            cpus = [f"{who['cpu']:.3g}" if "cpu" in who else "-" for who in (ours, greedy)]
+            row = [case.strategy, case.shape, case.data, *(seconds(who) + _best(who) for who in (ours, greedy))]
+            rows.append([*row, *cpus, f"{_ratio(greedy, ours):.1f} x", _extra(ours), _extra(greedy)])
+    head = ["strategy", "N, D, C, k", "data", "ours (best)", "own Greedy (best)", "ours, CPU s", "own Greedy, CPU s"]
+    head += ["ours faster", "ours extra MB", "own Greedy's extra MB"]
+    if not rows:
+        return "None of these methods is in benchmarks/own_greedy.py."
+    return _grid(head, rows) + (
+        "\n\nThe method as `benchmarks/own_greedy.py` has it, in a few lines on top of `labelwise.Greedy`: one pass over"
+        "\nall rows for each pick, where ours takes most picks from a short list (`strategies/distance/nearest.py`)."
+    )
 
 
 def _peer_table(results: list[Answer]) -> str:

@@ -39,7 +39,7 @@ from labelwise.shards.shard import Once, Shards
 
 T = TypeVar("T")
 
-VERSION = 3
+VERSION = 4  # the questions that strategies ask in turn are part of the format
 EVERY = 20.0  # seconds between two kept states
 SHARE = 0.05  # of the time, at most, goes into keeping them
 LOCK, ABOUT, PROGRESS, ANSWERS = "lock", "about.json", "progress.json", "answers.bin"

@@ -11,10 +11,13 @@ import numpy as np
 def sq_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Squared Euclidean distances (N, M), from the differences themselves."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    return ((x[:, None, :] - y[None, :, :]) ** 2).sum(2)
+    distances: np.ndarray = ((x[:, None, :] - y[None, :, :]) ** 2).sum(2)
+    return distances
 
 
-def farthest_first(x: np.ndarray, ids: Sequence[int], centres: np.ndarray, k: int, taken: Sequence[int] = ()) -> list:
+def farthest_first(
+    x: np.ndarray, ids: Sequence[int], centres: np.ndarray, k: int, taken: Sequence[int] = ()
+) -> list[tuple[int, float]]:
     """(id, squared distance) of k picks, each the farthest from centres, `taken` ids and picks; ties to smaller ids."""
     dist = sq_distances(x, x)
     ids = [int(i) for i in ids]
@@ -50,7 +53,8 @@ def next_pick_law(dist: np.ndarray, picks: Sequence[int]) -> np.ndarray:
     if near.sum() == 0:
         near = np.ones(len(dist))
         near[list(picks)] = 0.0
-    return near / near.sum()
+    law: np.ndarray = near / near.sum()
+    return law
 
 
 def joint_law(dist: np.ndarray, start: int, depth: int) -> dict[tuple[int, ...], float]:
