@@ -1,7 +1,7 @@
 """One measurement in a process of its own: `python measure.py WHO TASK.json`, the answer is written beside the task.
 
-WHO is `ours`, `plain`, `greedy` (the method as a user's own `Greedy`), `rates` or the name of a peer. A peer runs in another environment, so nothing of Labelwise is
-imported here unless it is measured.
+WHO is `ours`, `plain`, `greedy` (the method as a user's own `Greedy`), `rates` or the name of a peer. A peer runs in
+another environment, so nothing of Labelwise is imported here unless it is measured.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def measure_plain(case: Case, task: dict[str, Any]) -> dict[str, Any]:
 
 def measure_greedy(case: Case, task: dict[str, Any]) -> dict[str, Any]:
     """The method as a user's own `Greedy`."""
-    import own_greedy
-
     import labelwise as lw
+    import own_greedy
 
     strategy = own_greedy.ALL[case.strategy]()
     arrays: dict[str, Any] = {**load_inputs(Path(task["inputs"]))}

@@ -2,8 +2,9 @@
 
     python benchmarks/selection.py [--quick] [--only badge,kcenter] [--again] [--no-peers] [--limit 60] [--out FILE]
 
-Each measurement is a process. Ours, plain, own `Greedy` and peers of a case run one after the other on the same inputs, ours again after each of them, so that a
-ratio compares what the machine did in the same minutes. See benchmarks/README.md for what each column means.
+Each measurement is a process. Ours, plain, own `Greedy` and peers of a case run one after the other on the same
+inputs, ours again after each of them, so that a ratio compares what the machine did in the same minutes. See
+benchmarks/README.md for what each column means.
 """
 
 from __future__ import annotations

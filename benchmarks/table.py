@@ -186,8 +186,8 @@ def _greedy_table(results: list[Answer]) -> str:
     if not rows:
         return "None of these methods is in benchmarks/own_greedy.py."
     return _grid(head, rows) + (
-        "\n\nThe method as `benchmarks/own_greedy.py` has it, in a few lines on top of `labelwise.Greedy`: one pass over"
-        "\nall rows for each pick, where ours takes most picks from a short list (`strategies/distance/nearest.py`)."
+        "\n\nThe method as `benchmarks/own_greedy.py` has it, a few lines on top of `labelwise.Greedy`: one pass over all"
+        "\nrows for each pick, where ours takes most picks from a short list (`strategies/distance/nearest.py`)."
     )
 
 
