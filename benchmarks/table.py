@@ -186,8 +186,8 @@ def _greedy_table(results: list[Answer]) -> str:
     if not rows:
         return "None of these methods is in benchmarks/own_greedy.py."
     return _grid(head, rows) + (
-        "\n\nThe method as `benchmarks/own_greedy.py` has it, a few lines on top of `labelwise.Greedy`: one pass over all"
-        "\nrows for each pick, where ours takes most picks from a short list (`strategies/distance/nearest.py`)."
+        "\n\nOwn Greedy is the method as a few lines on top of `labelwise.Greedy` (`benchmarks/own_greedy.py`): a pass"
+        "\nover all rows for each pick. Ours takes most picks from a short list (`strategies/distance/nearest.py`)."
     )
 
 
