@@ -87,8 +87,8 @@ class BatchBald(Strategy):
     picks = "most information about the weights for the batch as a whole"
     reason = "Versions of the model disagree on this one, in another way than on the rest of this batch."
     needs = Needs(pool=(DRAWS,))
-    cost = "N K C + rows looked at x M K C"
-    growth = Growth(C=math.inf, k=2)  # rows looked at again
+    cost = "N K C + rows evaluated x M K C"
+    growth = Growth(C=math.inf, k=2)  # rows evaluated again
     paper = "Kirsch et al., NeurIPS 2019"
     tuning: ClassVar[Tuning] = Tuning()
 
