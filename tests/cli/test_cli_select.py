@@ -83,8 +83,8 @@ def test_stopped_by_ctrl_c_it_says_how_to_go_on_and_does(words: list[str], tmp_p
     said = process.communicate(timeout=60)[1]
     assert process.returncode != 0
     assert not out.exists()
-    assert re.search(r"stopped at \d+ of 300", said), said
-    assert f"the same command goes on from what {folder} keeps" in said
+    assert re.search(r"Stopped at \d+ of 300", said), said
+    assert f"The same command continues from {folder}." in said
     assert "Traceback" not in said
     again = _start(asked)
     assert again.wait(timeout=120) == 0, again.communicate()
@@ -104,10 +104,10 @@ def test_a_stop_before_anything_is_kept_says_so(
 
     monkeypatch.setattr("labelwise.arrays.select", stopped)
     without = CliRunner().invoke(app, [*words, "-s", "badge", "-k", "9"])
-    assert "stopped at 3 of 9" in without.output
-    assert "with --folder DIR a selection that is stopped can go on" in without.output
+    assert "Stopped at 3 of 9" in without.output
+    assert "With --folder DIR, an interrupted selection can continue" in without.output
     early = CliRunner().invoke(app, [*words, "-s", "badge", "-k", "9", "--folder", str(tmp_path / "new")])
-    assert "begins anew" in early.output
+    assert "starts from the beginning" in early.output
 
 
 def test_the_bar_is_shown_on_a_terminal_after_a_while_only(

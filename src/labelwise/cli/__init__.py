@@ -1,4 +1,4 @@
-"""The `labelwise` command. Torch and the like are imported inside commands, so that --help answers at once."""
+"""The `labelwise` command. Slow imports such as torch are inside the commands, so that --help answers at once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def _show_warning(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
-    """A warning of ours is one line, without the place in the code that it came from."""
+    """Print a warning of Labelwise on one line, without its place in the code."""
     if category.__module__.startswith("labelwise."):
         typer.secho("warning: ", fg="yellow", bold=True, err=True, nl=False)
         typer.echo(str(message), err=True)
@@ -72,7 +72,7 @@ def _show_warning(others: Callable[..., None], message: Warning | str, category:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one message, not a traceback."""
+    """Run the command line. An error of Labelwise is one message, not a traceback."""
     from labelwise.errors import LabelwiseError
 
     warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
@@ -84,13 +84,16 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-        typer.echo(f"{error}. Make room, or see to the file; the same command goes on where it can.", err=True)
+        typer.echo(
+            f"{error}. Check the disk space and the file, then run the command again; it continues if it can.",
+            err=True,
+        )
         sys.exit(1)
     except SystemExit as end:
         if end.code == CODE:
-            if not isinstance(end, Stopped):  # typer ends so on Ctrl-C, without a word
+            if not isinstance(end, Stopped):  # typer ends like this on Ctrl-C, without a message
                 typer.secho("Stopped.", fg="yellow", err=True)
-            # A Ctrl-C while Python runs a string, as it does to make a dataclass or a named tuple, leaves a mark by
-            # which `python -m` dies of the signal, whatever the exit code; another string takes it away.
+            # A Ctrl-C while Python executes a string, as it does to make a dataclass, sets a flag that makes `python -m`
+            # die of the signal, whatever the exit code. Executing another string clears it.
             exec("")
         raise

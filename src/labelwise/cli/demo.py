@@ -89,20 +89,20 @@ def _records(plan: Comparison) -> Iterator[Record]:
 
 def _label(out: Path, k: int, port: int, browser: bool) -> None:
     """The digits as image files, and the page to label them on."""
-    from labelwise.cli.label import beside, make, settings_of, show
+    from labelwise.cli.label import create_project, default_folder, serve_project, settings_of
     from labelwise.project.settings import is_project
 
     folder = out / "digits"
-    where = beside(folder)
+    where = default_folder(folder)
     if is_project(where):
         typer.echo(f"{where} is there; going on with it.")
-        show(where, "127.0.0.1", port, None, browser, [])
+        serve_project(where, "127.0.0.1", port, None, browser, [])
         return
     _write_digits(folder)
     settings = settings_of(
         folder, where, ",".join("0123456789"), False, None, None, "pixels", max(k, 2), None, 1, 0.15, "", 0
     )
-    show(make(where, settings), "127.0.0.1", port, None, browser, [])
+    serve_project(create_project(where, settings), "127.0.0.1", port, None, browser, [])
 
 
 def _write_digits(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Arrays from files, mapped where the format allows: .npy, .npz and Parquet."""
+"""Read arrays from .npy, .npz and Parquet files, memory-mapped where the format allows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read_array(name: str, spec: str) -> np.ndarray:
     """The array that `spec` names: FILE, or FILE:NAME for one array of a .npz or one column of a Parquet file."""
     path, part = _split(spec)
     if not path.exists():
-        raise SourceError(f"--{name} {spec}: there is no file {path}")
+        raise SourceError(f"--{name} {spec}: {path} does not exist")
     try:
         if path.suffix == ".npy":
             return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -32,12 +32,12 @@ def read_array(name: str, spec: str) -> np.ndarray:
 
 
 def file_of(spec: str) -> Path:
-    """The file that `spec` names an array of."""
+    """The file of `spec`."""
     return _split(spec)[0]
 
 
 def _split(spec: str) -> tuple[Path, str | None]:
-    """FILE:NAME, unless a file of the whole name is there (a Windows drive, a colon in a name)."""
+    """Split FILE:NAME, unless a file has the whole name (a Windows drive, or a colon in a name)."""
     if Path(spec).exists() or ":" not in spec:
         return Path(spec), None
     path, _, part = spec.rpartition(":")
@@ -52,7 +52,7 @@ def _from_npz(name: str, path: Path, part: str | None) -> np.ndarray:
             wanted = names[0]
         if wanted is None or wanted not in names:
             raise SourceError(
-                f"--{name} {path}: which array of the file? It holds {', '.join(names)}; write {path}:NAME"
+                f"--{name} {path}: the file has several arrays: {', '.join(names)}. Choose one with {path}:NAME"
             )
         return np.asarray(archive[wanted])
 
@@ -65,7 +65,7 @@ def _from_parquet(name: str, path: Path, part: str | None) -> np.ndarray:
         raise extra("pyarrow", "bench") from error
     schema = pq.read_schema(path)
     if part is not None and part not in schema.names:
-        raise SourceError(f"--{name} {path}: there is no column {part!r}; there are {', '.join(schema.names)}")
+        raise SourceError(f"--{name} {path}: there is no column {part!r}; the columns are {', '.join(schema.names)}")
     own = name.replace("-", "_")
     columns = [part] if part else [own] if own in schema.names else schema.names
     table = pq.read_table(path, columns=columns, memory_map=True)
@@ -91,6 +91,6 @@ def _column(pa: Any, name: str, path: Path, title: str, column: Any) -> np.ndarr
         raise SourceError(f"--{name} {path}: column {title!r} has {column.null_count} missing values")
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         raise SourceError(
-            f"--{name} {path}: column {title!r} holds {kind}; numbers were expected. Name a column with {path}:COLUMN"
+            f"--{name} {path}: column {title!r} has type {kind}; expected numbers. Choose a column with {path}:COLUMN"
         )
     return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -1,4 +1,4 @@
-"""`labelwise label-studio`: picks to a running Label Studio, and its annotations back."""
+"""`labelwise label-studio`: send picks to a running Label Studio, and import its annotations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ URL = typer.Option(..., help="Address of Label Studio, such as http://localhost:
 TOKEN_ENV = typer.Option(
     "LABEL_STUDIO_TOKEN", metavar="NAME", help="The environment variable that holds a personal access token."
 )
-LEGACY = typer.Option(False, "--legacy-token", help="The token is a legacy one.")
-ID = typer.Option(None, metavar="N", help="A project of Label Studio; the one of last time, or a new one, otherwise.")
+LEGACY = typer.Option(False, "--legacy-token", help="The token is a legacy token.")
+ID = typer.Option(None, metavar="N", help="The project of Label Studio. [dim]The last one used, or a new one[/]")
 
 
 @app.command("push")
@@ -28,12 +28,14 @@ def push(
     token_env: str = TOKEN_ENV,
     legacy_token: bool = LEGACY,
     project_id: int = ID,
-    round: int = typer.Option(None, min=1, help="The round whose picks are pushed; the last one otherwise."),
+    round: int = typer.Option(None, min=1, help="The round to push. [dim]The last one[/]"),
     image_url: str = typer.Option(
-        None, metavar="PREFIX", help="Label Studio finds images under this and their path. [dim]Inside the tasks[/]"
+        None,
+        metavar="PREFIX",
+        help="Prefix of the images' paths for Label Studio. [dim]Images are put into the tasks[/]",
     ),
 ) -> None:
-    """Send the picks of a round as tasks, with what the model thinks of them. Repeating it makes no task twice."""
+    """Send the picks of a round as tasks, with the model's predictions. Can be repeated: no task is made twice."""
     from contextlib import closing
 
     from labelwise.project import Project
@@ -42,11 +44,11 @@ def push(
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
         made = send(opened, client, round=round, project_id=project_id, image_url=image_url)
-    typer.echo(f"Round {made.round}: {made.created} tasks made in {made.url}/projects/{made.project}")
+    typer.echo(f"Round {made.round}: {made.created} tasks created in {made.url}/projects/{made.project}")
     if made.existing:
-        typer.echo(f"  {made.existing} picks had a task already")
+        typer.echo(f"  {made.existing} picks already had a task")
     if made.answered:
-        typer.echo(f"  {made.answered} picks have an answer already and need none")
+        typer.echo(f"  {made.answered} picks are already answered and need no task")
     for line in made.faults[:5]:
         typer.secho(f"  not sent: {line}", fg="yellow")
 
@@ -60,7 +62,7 @@ def pull(
     project_id: int = ID,
     add_classes: bool = typer.Option(False, "--add-classes", help="Add classes that the project does not have."),
 ) -> None:
-    """Take in the finished annotations, each in the name of its person, with its time. Repeating it changes nothing."""
+    """Import the finished annotations with person and time. Can be repeated: nothing is imported twice."""
     from contextlib import closing
 
     from labelwise.project import Project
@@ -69,18 +71,20 @@ def pull(
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
         found = take(opened, client, project_id=project_id, add_classes=add_classes)
-    typer.echo(f"{found.labels} labels and {found.skips} skips taken in, by {len(found.people)} people.")
+    typer.echo(f"{found.labels} labels and {found.skips} skips imported, by {len(found.people)} people.")
     for count, what in (
-        (found.known, "were taken in before"),
+        (found.known, "were imported before"),
         (found.open, "tasks have no annotation yet"),
-        (found.foreign, "tasks are not of this project and were left alone"),
+        (found.foreign, "tasks belong to other projects and were ignored"),
     ):
         if count:
             typer.echo(f"  {count} {what}")
     for name, count in found.unknown_classes.items():
-        typer.secho(f"  class {name!r} is not in the project: {count} left out; --add-classes takes them", fg="yellow")
+        typer.secho(
+            f"  class {name!r} is not in the project: skipped ({count} times); --add-classes adds it", fg="yellow"
+        )
     for line in found.unusable[:5]:
-        typer.secho(f"  left out: {line}", fg="yellow")
+        typer.secho(f"  skipped: {line}", fg="yellow")
 
 
 def _client(url: str, token_env: str, legacy: bool) -> Client:
@@ -92,10 +96,12 @@ def _client(url: str, token_env: str, legacy: bool) -> Client:
     token = os.environ.get(token_env, "").strip()
     if not token:
         raise ArgumentError(
-            f"the environment variable {token_env} is not set; put a personal access token of Label Studio into it "
-            "(its account page makes one), or name another variable with --token-env"
+            f"the environment variable {token_env} is not set. Set it to a personal access token (from Label Studio's "
+            "account page), or name another variable with --token-env"
         )
     client = Client(url, token, True if legacy else None)
     if client.url.startswith("http://") and not is_local(client.url):
-        typer.secho(f"warning: {client.url} is not encrypted; the token can be read on the way", fg="yellow", err=True)
+        typer.secho(
+            f"warning: {client.url} is not encrypted; others on the network can read the token", fg="yellow", err=True
+        )
     return client

@@ -1,4 +1,4 @@
-"""Progress of a long selection on the terminal: nothing for two seconds, then a bar."""
+"""Progress bar of a long selection, shown after two seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WAIT = 2.0  # seconds before anything is shown
 
 
 class ProgressBar:
-    """Shows how many picks are made; a function of (done, total), as `progress=` of `lw.select` takes it."""
+    """Shows the number of picks; a function of (done, total), for `progress=` of `lw.select`."""
 
     def __init__(self, text: str, total: int):
         from rich.console import Console

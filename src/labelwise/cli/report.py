@@ -1,4 +1,4 @@
-"""`labelwise report`: what a labelling project has reached, as a page in one file."""
+"""`labelwise report`: the result of a labelling project as a page in one file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 def report(
     project: Path = typer.Argument(..., help="The project folder."),
-    to: Path = typer.Option(None, "--to", metavar="FILE", help="The page; PROJECT/report.html otherwise."),
-    force: bool = typer.Option(False, "--force", help="Replace a file that is there."),
+    to: Path = typer.Option(None, "--to", metavar="FILE", help="The file to write. [dim]PROJECT/report.html[/]"),
+    force: bool = typer.Option(False, "--force", help="Replace an existing file."),
 ) -> None:
-    """Write the report of a project as one page: meter, curve, labels by class, people and their pace."""
+    """Write the report of a project as one page: quality, learning curve, labels by class, people and rounds."""
     from contextlib import closing
 
     from labelwise.errors import StoreError
@@ -21,7 +21,7 @@ def report(
 
     path = to if to is not None else project / "report.html"
     if to is not None and to.exists() and not force:
-        raise StoreError(f"{to} is there; name another file with --to, or pass --force to replace it")
+        raise StoreError(f"{to} already exists. Choose another file with --to, or replace it with --force")
     with closing(Project.open(project)) as opened:
         write_report(opened, path)
     typer.echo(f"Report: {path}")

@@ -1,4 +1,4 @@
-"""`labelwise select`: arrays in files in, picks out."""
+"""`labelwise select`: choose rows from arrays in files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.interrupted import Stopped
+
 if TYPE_CHECKING:
     from labelwise.cli.progress import ProgressBar
     from labelwise.selection import Selection
 
-MAX_MEMORY = "What a selection may hold beside data and model: 4GB, 512MB. Too small is refused, with what works."
+MAX_MEMORY = "Memory limit besides data and model: 4GB, 512MB. If it is too small, the error names what would work."
 _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
 
 
 def select(
-    strategy: str = typer.Option(..., "--strategy", "-s", help="Its name; `labelwise strategies` lists them."),
+    strategy: str = typer.Option(..., "--strategy", "-s", help="The strategy; see `labelwise strategies`."),
     k: int = typer.Option(..., "-k", help="How many rows to choose."),
     probs: str = typer.Option(None, metavar="FILE", help=f"Class probabilities (N, C): {_FILE}."),
     label_probs: str = typer.Option(None, metavar="FILE", help="Calibrated class probabilities (N, C)."),
@@ -31,24 +33,26 @@ def select(
     grad_dot: str = typer.Option(None, metavar="FILE", help="Their inner products with the labelled rows' sum (N,)."),
     duals: str = typer.Option(None, metavar="FILE", help="Predicted duals of the rows (N,)."),
     basis: str = typer.Option(None, metavar="FILE", help="Functions of the rows (N, P), for bss, leverage, volume."),
-    ids: str = typer.Option(None, metavar="FILE", help="Names of the rows, distinct integers (N,); default 0..N-1."),
+    ids: str = typer.Option(None, metavar="FILE", help="Ids of the rows, distinct integers (N,); default 0..N-1."),
     labelled_probs: str = typer.Option(None, metavar="FILE", help="Class probabilities of the labelled rows."),
     labelled_embedding: str = typer.Option(None, metavar="FILE", help="Embeddings of the labelled rows."),
     labelled_duals: str = typer.Option(None, metavar="FILE", help="Duals of the labelled rows (L,)."),
     labelled_y: str = typer.Option(None, metavar="FILE", help="Labels of the labelled rows (L,)."),
-    seed: int = typer.Option(0, help="The only source of chance."),
+    seed: int = typer.Option(0, help="Source of chance."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     folder: Path = typer.Option(
-        None, metavar="DIR", help="Keep how far a long selection is; the same command goes on after a stop or a kill."
+        None,
+        metavar="DIR",
+        help="Checkpoint folder of a long selection; after an interruption the same command continues.",
     ),
     engine: str = typer.Option(None, metavar="ray", help="Run on a Ray cluster instead of in this process."),
     out: Path = typer.Option(
         None,
         metavar="FILE",
-        help="Where to write the picks: .csv, .json or .npy (ids only). Without it they are printed as CSV.",
+        help="Write the picks to .csv, .json or .npy (ids only). [dim]Printed as CSV[/]",
     ),
 ) -> None:
-    """Choose the rows worth labelling next from arrays in files. Files in .npy form are mapped, not read into memory.
+    """Choose the rows worth labelling next, from arrays in files. Files in .npy form are memory-mapped.
 
     [bold]labelwise select --strategy badge -k 100 --probs p.npy --embedding h.npy --out picks.csv[/]
     """
@@ -60,12 +64,17 @@ def select(
     files = {"probs": probs, "label_probs": label_probs, "embedding": embedding, "ids": ids}
     files |= {"log_probs": log_probs, "grad_sqnorm": grad_sqnorm, "grad_dot": grad_dot, "duals": duals}
     files |= {"basis": basis}
-    behind = {"probs": labelled_probs, "embedding": labelled_embedding, "duals": labelled_duals, "y": labelled_y}
-    for file in (*files.values(), *behind.values()):
+    labelled_files = {
+        "probs": labelled_probs,
+        "embedding": labelled_embedding,
+        "duals": labelled_duals,
+        "y": labelled_y,
+    }
+    for file in (*files.values(), *labelled_files.values()):
         if out is not None and file and out.exists() and file_of(file).exists() and out.samefile(file_of(file)):
-            raise ArgumentError(f"--out {out}: this file is an input as well; choose another name")
+            raise ArgumentError(f"--out {out}: this file is also an input. Choose another name")
     arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
-    labelled = {name: read_array(f"labelled-{name}", file) for name, file in behind.items() if file}
+    labelled = {name: read_array(f"labelled-{name}", file) for name, file in labelled_files.items() if file}
 
     from labelwise.arrays import select as choose
     from labelwise.cli.progress import ProgressBar
@@ -102,18 +111,18 @@ def select(
 
 @contextmanager
 def _resumable(folder: Path | None, bar: ProgressBar) -> Iterator[None]:
-    """Says after Ctrl-C how far it was and how to go on."""
+    """After Ctrl-C, print how far the selection was and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"stopped at {bar.done:,} of {bar.total:,}", err=True)
+        typer.echo(f"Stopped at {bar.done:,} of {bar.total:,}.", err=True)
         if folder is not None and (folder / "progress.json").exists():
-            typer.echo(f"the same command goes on from what {folder} keeps", err=True)
+            typer.echo(f"The same command continues from {folder}.", err=True)
         elif folder is not None:
-            typer.echo(f"nothing was kept in {folder} yet: the same command begins anew", err=True)
+            typer.echo(f"{folder} has no checkpoint yet; the same command starts from the beginning.", err=True)
         else:
-            typer.echo("with --folder DIR a selection that is stopped can go on", err=True)
-        raise
+            typer.echo("With --folder DIR, an interrupted selection can continue.", err=True)
+        raise Stopped from None
 
 
 def _write(out: Path, picks: Selection) -> None:

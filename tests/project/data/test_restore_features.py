@@ -153,7 +153,7 @@ def test_a_project_moved_without_its_data_says_where_to_correct_it(folder: Path)
 def test_other_options_than_the_projects_are_not_dropped_in_silence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label, "show", lambda *args: None)
+    monkeypatch.setattr(label, "serve_project", lambda *args: None)
     start = ["label", str(folder.parent / "texts.csv"), "--project", str(folder)]
     other = CliRunner().invoke(app, [*start, "--text", "n"])
     assert isinstance(other.exception, ArgumentError)
@@ -171,7 +171,7 @@ def test_other_options_than_the_projects_are_not_dropped_in_silence(
     [
         ("cat,Cat", "'cat' and 'Cat' differ only by case or space"),
         ("hot dog,hotdog", "'hot dog' and 'hotdog' differ only by case or space"),
-        ("cat,dog,cat", "must differ"),
+        ("cat,dog,cat", "must be different"),
         (f"cat,{'x' * 101}", "1 to 100 characters; found 101"),
     ],
 )
@@ -190,8 +190,8 @@ def test_ctrl_c_while_a_project_is_made_says_that_it_can_go_on(
 ) -> None:
     monkeypatch.setattr(Project, "create", lambda *args: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Stopped, match="130"):
-        label.make(folder, Settings(name="t", kind="text", source=""))
-    assert "the same command goes on where it was" in capsys.readouterr().err
+        label.create_project(folder, Settings(name="t", kind="text", source=""))
+    assert "The same command continues where it stopped" in capsys.readouterr().err
 
 
 def test_a_store_that_cannot_be_is_refused_before_features_are_computed(folder: Path) -> None:
@@ -230,4 +230,4 @@ def test_a_full_disk_is_one_message_and_no_traceback(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1
-    assert "No space left on device: 'records.jsonl'. Make room" in capsys.readouterr().err
+    assert "No space left on device: 'records.jsonl'. Check the disk" in capsys.readouterr().err

@@ -222,7 +222,7 @@ def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
     from labelwise.errors import StoreError
 
-    with pytest.raises(StoreError, match="holds no project"):
+    with pytest.raises(StoreError, match="is not a project"):
         read_settings(tmp_path)
     (tmp_path / "project.yaml").write_text("version: 99\n")
     with pytest.raises(StoreError, match="version 99"):

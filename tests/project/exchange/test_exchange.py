@@ -152,7 +152,7 @@ def test_nothing_is_overwritten_without_force(photos: Project, tmp_path: Path) -
         export(photos, tmp_path / "mine.csv")
     assert (tmp_path / "mine.csv").read_text() == "precious"
     assert export(photos, tmp_path / "mine.csv", force=True).rows == 1
-    with pytest.raises(ArgumentError, match="project's own"):
+    with pytest.raises(ArgumentError, match="belong to the project"):
         export(photos, photos.folder / "store.db", "csv", force=True)
     with pytest.raises(ArgumentError, match="format"):
         export(photos, tmp_path / "labels")
@@ -293,7 +293,7 @@ def test_a_dry_run_says_everything_and_changes_nothing(photos: Project, tmp_path
     assert run.exit_code == 0, run.output
     for text in ("new        1", "same       1", "different  1", "cat -> =dog (ann)", "unknown rows 1", "nowhere.png"):
         assert text in run.output
-    assert "'horse', 1 labels left out" in run.output
+    assert "'horse': skipped (1 times)" in run.output
     assert "'Cat' and 'cat'" in run.output
     assert "1 without a label" in run.output
     assert photos.store.events() == before

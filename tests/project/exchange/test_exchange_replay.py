@@ -68,7 +68,7 @@ def test_the_report_shows_meter_curve_classes_and_people(digits: Path, tmp_path:
     run = CliRunner().invoke(app, ["report", str(digits), "--to", str(tmp_path / "r.html")])
     assert run.exit_code == 0, run.output
     again = CliRunner().invoke(app, ["report", str(digits), "--to", str(tmp_path / "r.html")])
-    assert "is there" in str(again.exception)
+    assert "already exists" in str(again.exception)
 
 
 def test_a_curve_stays_inside_its_frame() -> None:

@@ -274,7 +274,7 @@ def test_a_broken_off_push_finds_its_project(script: ModuleType, tmp_path: Path)
         assert "0" * 40 not in (project.folder / FILE).read_text()
         with pytest.raises(StoreError, match="linked to"):
             push(project, Client("http://127.0.0.1:1", "0" * 40))
-        with pytest.raises(StoreError, match="pull from there"):
+        with pytest.raises(StoreError, match="Pull from there"):
             pull(project, client, project_id=8)
 
 
@@ -345,7 +345,7 @@ def test_the_command_pushes_and_pulls(script: ModuleType, tmp_path: Path, monkey
         options = [str(project.folder), "--url", url, "--token-env", "STUDIO"]
         run = CliRunner().invoke(app, ["label-studio", "push", *options])
         assert run.exit_code == 0, run.output
-        assert "4 tasks made" in run.output
+        assert "4 tasks created" in run.output
         run = CliRunner().invoke(app, ["label-studio", "pull", *options])
         assert run.exit_code == 0, run.output
         assert "1 labels and 0 skips" in run.output

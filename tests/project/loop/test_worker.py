@@ -430,7 +430,7 @@ def test_status_says_where_a_project_stands(made: Path, tmp_path: Path) -> None:
         folder = str(project.folder)
     said = CliRunner().invoke(app, ["status", folder])
     assert said.exit_code == 0, said.output
-    assert "12 by 1 people, 4.0 seconds each" in said.output
+    assert "12 by 1 person, 4.0 seconds per label" in said.output
     assert "Accuracy" in said.output
     found = json.loads(CliRunner().invoke(app, ["status", folder, "--json"]).output)
     assert found["progress"]["labels"] == 12
