@@ -93,7 +93,7 @@ def main() -> None:
         if end.code == CODE:
             if not isinstance(end, Stopped):  # typer ends like this on Ctrl-C, without a message
                 typer.secho("Stopped.", fg="yellow", err=True)
-            # A Ctrl-C while Python executes a string, as it does to make a dataclass, sets a flag that makes `python -m`
-            # die of the signal, whatever the exit code. Executing another string clears it.
+            # A Ctrl-C while Python executes a string, as it does to make a dataclass, sets a flag that makes
+            # `python -m` die of the signal, whatever the exit code. Executing another string clears it.
             exec("")
         raise

@@ -1,4 +1,4 @@
-"""`labelwise labels-needed`: how many labels, and rows to choose them from, an accuracy asks for by the theorem."""
+"""`labelwise labels-needed`: the number of labels and rows that the theorem requires for an accuracy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def labels_needed(
     embedding: str = typer.Option(
         ..., metavar="FILE", help="Embeddings or features (N, D): FILE.npy, .npz or .parquet."
     ),
-    epsilon: float = typer.Option(0.1, help="Accuracy, above 0 and at most 1: the promise is in units of it."),
-    rank: int = typer.Option(None, min=1, help="Functions to keep at most; all directions if not given."),
-    tol: float = typer.Option(None, help="Eigenvalues below this share of the largest are no direction."),
+    epsilon: float = typer.Option(0.1, help="Accuracy, above 0 and at most 1; the guarantee is relative to it."),
+    rank: int = typer.Option(None, min=1, help="Largest number of functions. [dim]All directions[/]"),
+    tol: float = typer.Option(None, help="Ignore eigenvalues below this share of the largest."),
     inputs: int = typer.Option(
-        None, min=2, help="Inputs of a two-layer network, for theorem 4.1; not asked if not given."
+        None, min=2, help="Number of inputs of a two-layer network; also evaluates theorem 4.1."
     ),
     epsilon0: float = typer.Option(0.01, help="Error of the network's expansion, for theorem 4.1: below 1/10."),
-    seed: int = typer.Option(0, help="Which rows rho is measured on."),
+    seed: int = typer.Option(0, help="Selects the rows on which rho is measured."),
 ) -> None:
-    """How many labels does it take? Counts of the theorem from the measured dimension and condition number.
+    """How many labels are needed? The theorem's numbers for the measured dimension and condition number.
 
     [bold]labelwise labels-needed --embedding h.npy --epsilon 0.1[/]
     """

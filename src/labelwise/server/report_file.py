@@ -123,7 +123,7 @@ def _people(events: list[Event]) -> str:
 
 def _agreement(found: Agreement) -> str:
     if found.share is None:
-        return "Agreement is not snapshot: no row was labelled by two people."
+        return "Agreement is not known: no row was labelled by two people."
     chance = "" if found.alpha is None else f" (Krippendorff's alpha, which corrects for chance: {found.alpha:.2f})"
     return f"People agree in {100 * found.share:.0f} % of {found.pairs} pairs of labels for the same row{chance}."
 

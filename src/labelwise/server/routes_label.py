@@ -14,7 +14,7 @@ from fastapi import APIRouter, Form, HTTPException, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 
 from labelwise.errors import ArgumentError, LabelwiseError, StoreError
-from labelwise.project.meter.sentences import advice, figures, headline, too_early
+from labelwise.project.meter.sentences import advice, figures, headline, saving
 from labelwise.project.settings import MAX_CLASS_NAME, class_name
 from labelwise.server.auth import Session, clean_name
 from labelwise.server.context import Context, session_of
@@ -229,7 +229,7 @@ def status(context: Context) -> dict[str, Any]:
         "worker": project.heartbeat(),
         "meter": meter,
         "figures": figures(meter),
-        "early": "" if meter is None else too_early(meter),
+        "saving": "" if meter is None else saving(meter),
         "advice": "" if meter is None else advice(meter),
         "agreement": project.store.agreement() if project.settings.people > 1 else None,
         "excluded_rows": len(project.excluded),

@@ -227,7 +227,7 @@ def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "project.yaml").write_text("version: 99\n")
     with pytest.raises(StoreError, match="version 99"):
         read_settings(tmp_path)
-    with pytest.raises(ArgumentError, match="must differ"):
+    with pytest.raises(ArgumentError, match="must be different"):
         Settings(name="x", kind="image", source=".", classes=("a", "a"))
     with pytest.raises(ArgumentError, match="k must be"):
         Settings(name="x", kind="image", source=".", k=1)

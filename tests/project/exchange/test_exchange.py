@@ -295,7 +295,7 @@ def test_a_dry_run_says_everything_and_changes_nothing(photos: Project, tmp_path
         assert text in run.output
     assert "'horse': skipped (1 times)" in run.output
     assert "'Cat' and 'cat'" in run.output
-    assert "1 without a label" in run.output
+    assert "no label   1" in run.output
     assert photos.store.events() == before
 
 

@@ -51,7 +51,7 @@ def test_few_test_rows_are_too_early() -> None:
     made = compute(history(29), 20, 1000, 3, 7, Key(0))
     assert made.needed is None
     assert made.saved is None
-    assert "29 test rows have a label; at least 30" in made.early
+    assert "29 test items have a label; at least 30" in made.early
     assert any(word.startswith("Too early to tell") for word in made.words)
     assert made.score is not None
     assert made.score.low < made.score.value < (made.score.high or 1)

@@ -131,7 +131,7 @@ def compute(history: History, batch: int, rows: int, round: int, after: int, key
     score = _score(history.losses_RM[-1], metric) if m else None
     least = max(MIN_TEST_ROWS, MIN_PER_CLASS * len(history.classes))
     w_BM = mean_curve.weights(m, key.fold("rows")) if m >= least else np.empty((0, 0))
-    early = "" if m >= least else f"{m} test rows have a label; at least {least} are needed"
+    early = "" if m >= least else f"{m} test items have a label; at least {least} are needed"
     control = needed = saved = gain = ahead = None
     beyond = False
     if m >= least:
@@ -140,7 +140,7 @@ def compute(history: History, batch: int, rows: int, round: int, after: int, key
         needed = _span(labels_B, most=float(rows))
         saved = needed.minus(labels)
         beyond = bool(max(labels, needed.value) > curves.sizes_S[-1])
-        early = _too_wide(needed, labels)
+        early = _too_wide(needed, labels, metric)
         gain, ahead = _gains(history, w_BM, min(batch, history.free), metric, key)
     hours = None if saved is None or history.seconds is None else saved.times(history.seconds / 3600)
     stop, reason = _stop(history, score, ahead, metric)
@@ -191,13 +191,14 @@ def _gains(history: History, w_BM: np.ndarray, batch: int, metric: Metric, key: 
 def _stop(history: History, score: Span | None, ahead: Span | None, metric: Metric) -> tuple[bool, str]:
     """Whether to stop, and the reason."""
     if history.free == 0:
-        return True, "every row that could be chosen has been chosen."
+        return True, "every item that could be chosen has been chosen."
     if ahead is None or score is None:
-        return False, "go on: there are too few test rows or rounds to estimate what more labels would bring."
+        return False, "go on: there are too few test items or rounds to estimate what more labels would bring."
     worth = WORTH[metric] * (1.0 if metric == "accuracy" else score.value)
     most = ahead.high if ahead.high is not None else math.inf
     more = min(HORIZON, history.free)
-    expected = f"{_amount(ahead.value, metric)}, at most {_amount(most, metric)}"
+    scale = 100 if metric == "accuracy" else 1
+    expected = f"{_amount(ahead.value, metric)}, at most {scale * most:.3g}"
     if most < worth:
         limit = _amount(worth, metric)
         return True, f"the next {more} labels are expected to bring {expected}; that is less than {limit}."
@@ -218,16 +219,17 @@ def _span(values_B: np.ndarray, most: float | None = None) -> Span:
     return Span(median, low, None if most is not None and high >= 0.999 * most else high)
 
 
-def _too_wide(needed: Span, labels: int) -> str:
+def _too_wide(needed: Span, labels: int, metric: Metric) -> str:
     """Why the saving cannot be told yet; "" where the interval is on one side of `labels`, or narrow around it."""
     if needed.low > labels or (needed.high is not None and needed.high < labels):
         return ""
     if needed.high is not None and needed.high <= MAX_RATIO * max(needed.low, 1.0):
         return ""
+    score = "accuracy" if metric == "accuracy" else "error"
     if needed.high is None:
-        needs = f"at least {needed.low:.0f} labels for this accuracy; an upper limit cannot be estimated yet"
+        needs = f"at least {needed.low:.0f} labels for this {score}; an upper limit cannot be estimated yet"
     else:
-        needs = f"{needed.low:.0f} to {needed.high:.0f} labels for this accuracy; more test rows will narrow this range"
+        needs = f"{needed.low:.0f} to {needed.high:.0f} labels for this {score}; more test items will narrow this range"
     return f"Random labelling would have needed {needs} ({labels} were used)"
 
 

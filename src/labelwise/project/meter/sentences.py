@@ -25,7 +25,9 @@ def headline(meter: Meter | None, labels: int) -> str:
     accuracy = meter.metric == "accuracy"
     reached = f"{100 * meter.score.value:.0f} % accuracy" if accuracy else f"RMSE {meter.score.value:.3g}"
     if meter.saved is not None and meter.saved.low > 0:
-        return f"{reached} with {meter.labels} labels: about {meter.saved.value:.0f} labels saved"
+        about = "at least" if meter.saved.high is None else "about"
+        saved = meter.saved.low if meter.saved.high is None else meter.saved.value
+        return f"{reached} with {meter.labels} labels: {about} {saved:.0f} labels saved"
     return f"{reached} with {meter.labels} labels; no measurable saving over random labels yet"
 
 
@@ -33,15 +35,15 @@ def figures(meter: Meter | None) -> list[Figure]:
     """The numbers that can be shown; empty before the first model is measured."""
     if meter is None or meter.score is None:
         return []
-    interval = f"{_interval(meter, meter.score)} (95 % interval), {meter.test} test rows"
-    found = [Figure(_metric_name(meter), _value(meter, meter.score), interval)]
+    detail = f"95 % interval {_interval(meter, meter.score)}, {meter.test} test items"
+    found = [Figure(_metric_name(meter), _value(meter, meter.score), detail)]
     if meter.control is not None:
-        interval = _interval(meter, meter.control) + (", extrapolated" if meter.beyond else "")
-        found.append(Figure(f"With {meter.labels} random labels", _value(meter, meter.control), interval))
+        detail = _interval(meter, meter.control) + (", extrapolated" if meter.beyond else "")
+        found.append(Figure(f"With {meter.labels} random labels", _value(meter, meter.control), detail))
     if meter.saved is not None and not meter.early:
-        found.append(Figure("Labels saved", f"{meter.saved.value:.0f}", _range(meter.saved, ".0f")))
+        found.append(_saved_figure("Labels saved", meter.saved, ".0f"))
         if meter.hours is not None:
-            found.append(Figure("Hours saved", f"{meter.hours.value:.1f}", _range(meter.hours, ".1f")))
+            found.append(_saved_figure("Hours saved", meter.hours, ".1f"))
     if meter.gain is not None:
         points = f"{100 * meter.gain.value:+.2f} points"
         value = points if meter.metric == "accuracy" else f"{-meter.gain.value:+.3g} RMSE"
@@ -49,20 +51,24 @@ def figures(meter: Meter | None) -> list[Figure]:
     return found
 
 
+def _saved_figure(name: str, saved: Span, form: str) -> Figure:
+    # Without an upper end the value is only a limit of the pool; the lower end is what is known.
+    if saved.high is None:
+        return Figure(name, f"≥ {saved.low:{form}}", "at least; no upper limit yet")
+    return Figure(name, f"{saved.value:{form}}", _range(saved, form))
+
+
 def sentences(meter: Meter) -> list[str]:
     """Everything the meter knows, one sentence each."""
-    score = "not known yet, because no test row has a label."
+    score = "not known yet, because no test item has a label."
     if meter.score is not None:
-        score = f"{_with_interval(meter, meter.score)} on {meter.test} test rows, after {meter.labels} labels."
+        score = f"{_with_interval(meter, meter.score)} on {meter.test} test items, after {meter.labels} labels."
     said = [f"{_metric_name(meter)}: {score}"]
-    if meter.early:
-        said.append(too_early(meter))
-    if meter.saved is not None and meter.needed is not None:
-        if not meter.early:
-            said.append(_saved(meter, meter.needed, meter.saved))
-        if meter.control is not None:
-            how = " (extrapolated)" if meter.beyond else ""
-            said.append(f"{meter.labels} random labels would have given {_with_interval(meter, meter.control)}{how}.")
+    if saving(meter):
+        said.append(saving(meter))
+    if meter.control is not None:
+        how = " (extrapolated)" if meter.beyond else ""
+        said.append(f"{meter.labels} random labels would have given {_with_interval(meter, meter.control)}{how}.")
     if meter.gain is not None:
         said.append(f"The next {meter.batch} labels are expected to bring {_gain(meter, meter.gain)}.")
     return [*said, advice(meter)]
@@ -73,24 +79,27 @@ def advice(meter: Meter) -> str:
     return f"You can stop: {meter.stop_reason}" if meter.stop else _capital(meter.stop_reason)
 
 
-def too_early(meter: Meter) -> str:
-    """Why the saving cannot be told yet; "" when it can."""
-    return f"Too early to tell how many labels were saved. {_capital(meter.early)}." if meter.early else ""
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _saved(meter: Meter, needed: Span, saved: Span) -> str:
-    how = " (extrapolated from the measured curve)" if meter.beyond else ""
-    start = f"Random labelling would have needed {_count(needed)} labels for this{how}; {meter.labels} were used"
+def saving(meter: Meter) -> str:
+    """How many labels were saved, or why it is too early to tell; "" before anything is known."""
+    if meter.early:
+        return f"Too early to tell how many labels were saved. {_capital(meter.early)}."
+    if meter.saved is None or meter.needed is None:
+        return ""
+    saved, how = meter.saved, " (extrapolated from the measured curve)" if meter.beyond else ""
+    score = "accuracy" if meter.metric == "accuracy" else "error"
+    needed = f"{_count(meter.needed)} labels for this {score}{how}"
+    start = f"Random labelling would have needed {needed}; {meter.labels} were used"
     if saved.low > 0:
         hours = f", or {_count(meter.hours, '.1f')} hours" if meter.hours is not None else ""
         return f"{start}. Saved: {_count(saved)} labels{hours}."
     if saved.high is not None and saved.high < 0:
-        return f"{start}. Choosing has cost labels here: {_count(type(saved)(-saved.value, -saved.high, -saved.low))}."
+        lost = type(saved)(-saved.value, -saved.high, -saved.low)
+        return f"{start}. Choosing has cost labels here: {_count(lost)}."
     return f"{start}. No measurable difference yet: {_range(saved, '.0f')} labels saved."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _gain(meter: Meter, gain: Span) -> str:

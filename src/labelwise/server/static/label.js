@@ -1,14 +1,14 @@
-// Labelling: keys and buttons to answers. An answer is kept in this browser until the server has said that it is on disk,
-// sent again with the same token as often as it takes, and only then is the next item shown.
+// Labelling: keys and buttons become answers. An answer stays in the browser's storage until the server confirms that it
+// is on disk. It is sent again with the same token as often as necessary, and only then the next item is shown.
 "use strict";
 
-const KEPT = "labelwise:" + document.body.dataset.who + ":";
+const STORAGE_PREFIX = "labelwise:" + document.body.dataset.who + ":";
 const NUMBER = /^[0-9.,+\-eE]$/;
 let busy = false;
 let shownAt = performance.now();
-let away = 0;       // milliseconds this page was hidden since the item was shown: not time spent on it
+let hiddenFor = 0;  // milliseconds the page was hidden since the item was shown: not time spent on it
 let hiddenAt = null;
-const ahead = [];   // pictures fetched early; held here so that the browser does not drop them
+const preloaded = [];  // images of the next items; referenced here so that the browser keeps them
 
 const card = () => document.getElementById("card");
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -37,7 +37,7 @@ function show(html, began) {
 function ready(began) {
   const now = card();
   shownAt = performance.now();
-  away = 0;
+  hiddenFor = 0;
   hiddenAt = document.hidden ? shownAt : null;
   const title = document.getElementById("item-title");
   document.getElementById("said").textContent = [now.dataset.saved, title ? "Next: " + title.textContent : ""].join(" ");
@@ -47,9 +47,9 @@ function ready(began) {
   for (const row of (now.dataset.ahead || "").split(",").filter(Boolean)) {
     const image = new Image();
     image.src = "/image/" + row + "?size=large";
-    ahead.push(image);
+    preloaded.push(image);
   }
-  while (ahead.length > 8) ahead.shift();
+  while (preloaded.length > 8) preloaded.shift();
   const picture = now.querySelector(".stage img");
   const done = () => requestAnimationFrame(() => {
     if (began !== undefined) now.dataset.took = Math.round(performance.now() - began);
@@ -60,13 +60,13 @@ function ready(began) {
   htmx.trigger(document.body, "answered");
 }
 
-// Sends until the server has answered. True: the answer is settled, and the reply's card is on the page.
-async function settle(key, fields, began) {
+// Sends an answer until the server has replied. Returns true when it is saved and the next card is on the page.
+async function sendAnswer(key, fields, began) {
   for (let pause = 300; ; pause = Math.min(2 * pause, 5000)) {
     let reply = null;
     try {
       reply = await post("/answer", fields);
-    } catch { /* no reply: the same again, with the same token */ }
+    } catch { /* no reply: send the same again, with the same token */ }
     if (reply && (reply.ok || reply.status === 409)) {
       const html = await reply.text().catch(() => null);
       if (html !== null) {
@@ -80,12 +80,12 @@ async function settle(key, fields, began) {
       return false;
     } else if (reply && (reply.status === 401 || reply.status === 403)) {
       document.body.dataset.unsaved = "yes";
-      say("Your last answer is not saved yet: " + (await reply.text()) + " It is kept in this browser and sent then.");
+      say("Your last answer is not saved yet: " + (await reply.text()) + " It is kept in this browser and will be sent then.");
       return false;
     }
     document.body.dataset.unsaved = "yes";
     const reason = reply && !reply.ok ? (await reply.text().catch(() => "")).slice(0, 300) : "the server does not answer.";
-    say("Your last answer is not saved yet: " + reason + " Trying again; leave this page open.");
+    say("Your last answer is not saved yet: " + reason + " Trying again; keep this page open.");
     await wait(pause);
   }
 }
@@ -108,20 +108,20 @@ async function answer(kind, value, button) {
   const note = document.getElementById("note");
   const fields = {
     token: now.dataset.token, kind, value: value || "", note: note ? note.value : "",
-    seconds: Math.max(0, (began - shownAt - away) / 1000).toFixed(3),
+    seconds: Math.max(0, (began - shownAt - hiddenFor) / 1000).toFixed(3),
   };
   busy = true;
   now.classList.add("busy");
   if (button) button.classList.add("pressed");
-  const key = KEPT + fields.token;
+  const key = STORAGE_PREFIX + fields.token;
   localStorage.setItem(key, JSON.stringify(fields));
-  await settle(key, fields, began);
+  await sendAnswer(key, fields, began);
   busy = false;
   card().classList.remove("busy");
   if (button) button.classList.remove("pressed");
 }
 
-// A token of its own makes an undo that is sent again take back one answer only.
+// With its own token, an undo that is sent again takes back one answer only.
 async function undo() {
   if (busy) return;
   busy = true;
@@ -134,7 +134,7 @@ async function undo() {
       say(text);
       if (reply.status < 500) break;
     } catch {
-      say("The undo has not reached the server, which does not answer. Trying again.");
+      say("The undo is not done yet: the server does not answer. Trying again.");
     }
     await wait(pause);
   }
@@ -176,7 +176,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
     if (document.activeElement) document.activeElement.blur();
     const find = document.getElementById("find");
-    if (find) { find.value = ""; narrow(find); }
+    if (find) { find.value = ""; filterClasses(find); }
     return;
   }
   if (event.target.id === "find" && event.key === "Enter") {
@@ -197,11 +197,11 @@ document.addEventListener("keydown", (event) => {
   button.click();
 });
 
-function narrow(find) {
+function filterClasses(find) {
   const text = find.value.trim().toLowerCase();
   for (const button of document.querySelectorAll(".classes button")) button.hidden = !button.dataset.value.toLowerCase().includes(text);
 }
-document.addEventListener("input", (event) => { if (event.target.id === "find") narrow(event.target); });
+document.addEventListener("input", (event) => { if (event.target.id === "find") filterClasses(event.target); });
 
 document.addEventListener("submit", async (event) => {
   if (event.target.id === "number-form") {
@@ -225,7 +225,7 @@ document.addEventListener("submit", async (event) => {
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) hiddenAt = performance.now();
-  else if (hiddenAt !== null) { away += performance.now() - hiddenAt; hiddenAt = null; }
+  else if (hiddenAt !== null) { hiddenFor += performance.now() - hiddenAt; hiddenAt = null; }
 });
 document.body.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target && event.detail.target.id === "card") ready();
@@ -234,15 +234,15 @@ window.addEventListener("beforeunload", (event) => {
   if (busy && document.body.dataset.unsaved) event.preventDefault();
 });
 
-// Answers that an earlier visit could not bring to the server.
+// Send the answers that an earlier visit could not send.
 async function resend() {
-  const keys = Object.keys(localStorage).filter((key) => key.startsWith(KEPT));
+  const keys = Object.keys(localStorage).filter((key) => key.startsWith(STORAGE_PREFIX));
   busy = keys.length > 0;
   for (const key of keys) {
     try {
-      await settle(key, JSON.parse(localStorage.getItem(key)));
+      await sendAnswer(key, JSON.parse(localStorage.getItem(key)));
     } catch {
-      localStorage.removeItem(key);  // not one of ours: it cannot be read
+      localStorage.removeItem(key);  // not written by this page: it cannot be read
     }
   }
   busy = false;

@@ -1,4 +1,4 @@
-// What every page does: open and close dialogs, say when the server cannot be reached, and when a picture is broken.
+// On every page: open and close dialogs, and report an unreachable server and broken images.
 "use strict";
 
 const trouble = document.getElementById("trouble");
@@ -14,22 +14,22 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
-// What is typed or chosen before htmx listens would go nowhere, so such fields wake up with it.
+// Input before htmx is ready would be lost, so these fields are enabled by it.
 document.addEventListener("htmx:load", (event) => {
   for (const fields of event.detail.elt.querySelectorAll("fieldset[data-wakes]")) fields.disabled = false;
   event.detail.elt.querySelector("fieldset[data-wakes] [autofocus]")?.focus();
 });
 
-// Errors of pictures do not bubble; they are caught on their way down. The server's words say what is wrong.
+// Error events of images do not bubble, so they are captured. The server's reply says what is wrong.
 async function broken(image) {
   const text = document.createElement("p");
   text.className = "bad";
   image.replaceWith(text);
   try {
     const reply = await fetch(image.src);
-    text.textContent = reply.ok ? "This picture cannot be shown." : "This picture cannot be shown: " + (await reply.text());
+    text.textContent = reply.ok ? "This image cannot be shown." : "This image cannot be shown: " + (await reply.text());
   } catch {
-    text.textContent = "This picture did not arrive; the server does not answer.";
+    text.textContent = "This image could not be loaded: the server does not answer.";
   }
 }
 document.addEventListener("error", (event) => {
@@ -43,15 +43,15 @@ for (const image of document.images) {
   else image.classList.toggle("tiny", image.complete && image.naturalWidth < 80);
 }
 
-// What is said of an answer that is not saved yet stays until it is.
+// A message about an unsaved answer stays until the answer is saved.
 function sayOfServer(text) {
-  if (!document.body.dataset.unsaved) say(text + " Trying again; nothing you saved is lost.");
+  if (!document.body.dataset.unsaved) say(text + " Trying again; saved answers are not affected.");
 }
 document.addEventListener("htmx:sendError", () => sayOfServer("The server does not answer."));
 document.addEventListener("htmx:timeout", () => sayOfServer("The server is slow to answer."));
 document.addEventListener("htmx:responseError", (event) => {
   const reply = event.detail.xhr;
-  say(reply.status === 401 || reply.status === 403 ? reply.responseText : "This did not work: " + reply.responseText.slice(0, 300));
+  say(reply.status === 401 || reply.status === 403 ? reply.responseText : "The request failed: " + reply.responseText.slice(0, 300));
 });
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful && !document.body.dataset.unsaved) say("");
