@@ -335,11 +335,11 @@ def driver(rows: int) -> list[str]:
     """Bytes a row of k-center on two workers: what the driver holds at most, and the state that is kept of a part."""
     from labelwise.shards.ray import engine as module
 
-    strategy, sizes, keep = "kcenter", [0], module.RemoteShard._keep
+    strategy, sizes, keep = "kcenter", [0], module.RemoteShard._save_snapshot
 
     def measured_keep(self: Any) -> None:
         keep(self)
-        kept = self._ray.get(self._state)["kept"]
+        kept = self._ray.get(self._remote_snapshot)["kept"]
         sizes.append(sum(one.nbytes for part in kept.values() for one in part.values()) / len(self))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -354,7 +354,7 @@ def driver(rows: int) -> list[str]:
             before = held()
             lw.select(strategy, 30, embedding=given, ids=asked, engine=engine)
             most.append((held() - before) / rows)
-        module.KEEP, module.RemoteShard._keep = 3, measured_keep  # type: ignore[method-assign]
+        module.SNAPSHOT_EVERY, module.RemoteShard._save_snapshot = 3, measured_keep  # type: ignore[method-assign]
         lw.select(strategy, 30, embedding=given, engine=engine)
     return [
         f"| driver, for each row of the pool | {most[0]:.0f} |",

@@ -85,7 +85,7 @@ class Stopping:
         return functools.partial(fn, self.shard)
 
 
-def _kept(name, inputs, ids, at, folder, labelled=NONE):
+def _calls_in_snapshot(name, inputs, ids, at, folder, labelled=NONE):
     """A selection with a journal that keeps after every answer, stopped at the function `at`; and the functions run."""
     count = [0]
     pool = Shards([Stopping(shard, count, at) for shard in _shards(name, inputs, ids, 2)._shards])
@@ -105,11 +105,11 @@ def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))  # keep after every answer
     inputs, ids = _inputs(120), np.arange(120) * 7 - 50
     expected = lw.strategies.get(name).select(_shards(name, inputs, ids, 2), NONE, 12, Key(2))
-    _, whole = _kept(name, inputs, ids, 0, tmp_path / "whole")
+    _, whole = _calls_in_snapshot(name, inputs, ids, 0, tmp_path / "whole")
     assert not (tmp_path / "whole").exists()
     picks, tries, at = None, 0, 5
     while picks is None:
-        picks, _ = _kept(name, inputs, ids, at, tmp_path / "journal")
+        picks, _ = _calls_in_snapshot(name, inputs, ids, at, tmp_path / "journal")
         tries, at = tries + 1, at + max(3, whole // 6)
         assert tries < 60
     _same(picks, expected)
@@ -120,10 +120,10 @@ def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_
 def test_what_was_answered_is_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
-    _, whole = _kept("batchbald", inputs, ids, 0, tmp_path / "whole")
-    _, ran = _kept("batchbald", inputs, ids, whole - 8, tmp_path / "journal")
+    _, whole = _calls_in_snapshot("batchbald", inputs, ids, 0, tmp_path / "whole")
+    _, ran = _calls_in_snapshot("batchbald", inputs, ids, whole - 8, tmp_path / "journal")
     assert ran >= whole - 8
-    picks, again = _kept("batchbald", inputs, ids, 0, tmp_path / "journal")
+    picks, again = _calls_in_snapshot("batchbald", inputs, ids, 0, tmp_path / "journal")
     assert picks is not None
     assert again <= 2 * (1 + 1) + 12, (again, whole)  # two shards: a digest and a state each, and what was left
 
@@ -131,15 +131,15 @@ def test_what_was_answered_is_not_computed_again(tmp_path, monkeypatch):
 def test_a_journal_of_another_selection_is_refused_and_a_strange_folder_too(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
-    _kept("kcenter", inputs, ids, 20, tmp_path / "j")
+    _calls_in_snapshot("kcenter", inputs, ids, 20, tmp_path / "j")
     with pytest.raises(StoreError, match="another selection \\(it differs in strategy, rows\\)"):
-        _kept("badge", inputs, ids, 0, tmp_path / "j")
+        _calls_in_snapshot("badge", inputs, ids, 0, tmp_path / "j")
     with pytest.raises(StoreError, match="another selection \\(it differs in rows\\)"):
-        _kept("kcenter", _inputs(120, seed=1), ids, 0, tmp_path / "j")
+        _calls_in_snapshot("kcenter", _inputs(120, seed=1), ids, 0, tmp_path / "j")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")
     with pytest.raises(StoreError, match="new or an empty folder"):
-        _kept("kcenter", inputs, ids, 0, tmp_path / "mine")
+        _calls_in_snapshot("kcenter", inputs, ids, 0, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 
 
@@ -150,17 +150,17 @@ def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatc
     (tmp_path / "j" / "lock").write_bytes(MARK)
     (tmp_path / "j" / "answers.bin").write_bytes(b"some of an ans")
     (tmp_path / "j" / "about.tmp").write_text('{"vers')
-    picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
+    picks, _ = _calls_in_snapshot("kcenter", inputs, ids, 0, tmp_path / "j")
     _same(picks, lw.strategies.get("kcenter").select(_shards("kcenter", inputs, ids, 2), NONE, 12, Key(2)))
 
 
 def test_an_answer_torn_by_a_kill_does_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
-    _kept("kcenter", inputs, ids, 20, tmp_path / "j")
+    _calls_in_snapshot("kcenter", inputs, ids, 20, tmp_path / "j")
     with open(tmp_path / "j" / "answers.bin", "ab") as file:
         file.write(b"half of an ans")
-    picks, _ = _kept("kcenter", inputs, ids, 0, tmp_path / "j")
+    picks, _ = _calls_in_snapshot("kcenter", inputs, ids, 0, tmp_path / "j")
     _same(picks, lw.strategies.get("kcenter").select(_shards("kcenter", inputs, ids, 2), NONE, 12, Key(2)))
 
 
@@ -298,7 +298,7 @@ def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypat
 
     from labelwise.shards.ray import engine as module
 
-    monkeypatch.setattr(module, "KEEP", 5)
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
     inputs, begun = _inputs(300), []
     begin = module.RemoteShard.begin
 
@@ -458,7 +458,7 @@ def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(
     from labelwise.shards.ray import engine as module
 
     expected, _ = _asked(None, batch=37)
-    begun, makers, begin, put = [], [], module.RemoteShard.begin, module._put
+    begun, makers, begin, put = [], [], module.RemoteShard.begin, module._store_factory
 
     def losing(self, fn):
         begun.append(self)
@@ -467,7 +467,7 @@ def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(
         return begin(self, fn)
 
     monkeypatch.setattr(module.RemoteShard, "begin", losing)
-    monkeypatch.setattr(module, "_put", lambda ray, maker: makers.append(maker) or put(ray, maker))
+    monkeypatch.setattr(module, "_store_factory", lambda ray, maker: makers.append(maker) or put(ray, maker))
     got, _ = _asked(cluster, max_memory="200MB", spill=tmp_path, batch=37)
     assert sum(shard._losses for shard in set(begun)) == 1
     assert {len(maker.ids) for maker in makers} == {185}  # of 370 free rows, each worker read half

@@ -274,8 +274,8 @@ def folders(monkeypatch):
     """The folders of parts that are there now, of selections made within."""
     from labelwise.shards.ray import engine as module
 
-    tokens, put = [], module._put
-    monkeypatch.setattr(module, "_put", lambda ray, maker: tokens.append(maker.token) or put(ray, maker))
+    tokens, put = [], module._store_factory
+    monkeypatch.setattr(module, "_store_factory", lambda ray, maker: tokens.append(maker.token) or put(ray, maker))
 
     def found():
         assert tokens

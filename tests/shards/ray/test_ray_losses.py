@@ -16,10 +16,10 @@ from labelwise.errors import ArgumentError, ModelError, StoreError, WorkerError
 from labelwise.shards import Shard
 from labelwise.shards.checkpoint import journal
 from labelwise.shards.checkpoint.state import restore, save
-from labelwise.shards.ray import cluster as room
+from labelwise.shards.ray import cluster as cluster_module
 from labelwise.shards.ray import engine as module
 from labelwise.shards.ray.engine import Outbox, Ray, RemoteShard
-from labelwise.shards.ray.serialize import Raised, packed, unpacked
+from labelwise.shards.ray.serialize import RemoteError, deserialize, serialize
 from labelwise.shards.shard import Once
 from labelwise.signals.spec import Embedding
 
@@ -69,14 +69,14 @@ def _losses(begun):
     return sum(shard._losses for shard in set(begun))
 
 
-@pytest.mark.parametrize(("keep", "held"), [(64, module.HELD), (5, 0)])
+@pytest.mark.parametrize(("keep", "held"), [(64, module.LOCAL_SNAPSHOT_BYTES), (5, 0)])
 def test_a_worker_is_lost_after_a_selection_went_on_from_its_journal(
     keep, held, cluster, before, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(journal, "EVERY", 0.0)
     monkeypatch.setattr(journal, "SHARE", float("inf"))  # keep after every answer
-    monkeypatch.setattr(module, "KEEP", keep)
-    monkeypatch.setattr(module, "HELD", held)
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", keep)
+    monkeypatch.setattr(module, "LOCAL_SNAPSHOT_BYTES", held)
     select = functools.partial(lw.select, "sabal-greedy", 6, **_inputs(150))
 
     def stop(shard, count):
@@ -132,12 +132,12 @@ def _in_task(cause):
 
 @pytest.mark.parametrize("error", _kinds(), ids=lambda error: type(error).__name__)
 def test_what_ray_says_of_a_loss_is_one(error):
-    assert isinstance(module._loss(ray, error), ray.exceptions.RayError)
+    assert isinstance(module._loss_of(ray, error), ray.exceptions.RayError)
 
 
 def test_what_is_no_loss_is_raised():
     for error in (ray.exceptions.RaySystemError("x"), ray.exceptions.GetTimeoutError(), _in_task(ValueError("x"))):
-        assert module._loss(ray, error) is None
+        assert module._loss_of(ray, error) is None
 
 
 def test_a_worker_that_was_killed_for_its_memory_is_made_anew(cluster, before, monkeypatch):
@@ -157,8 +157,8 @@ def test_a_worker_that_was_killed_for_its_memory_is_made_anew(cluster, before, m
 
 
 def test_a_second_loss_on_the_way_back_is_another_loss(cluster, before, monkeypatch):
-    monkeypatch.setattr(module, "KEEP", 5)
-    at, killed = RemoteShard._is_at, []
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
+    at, killed = RemoteShard._restores, []
 
     def losing(self, state):
         if not killed:
@@ -166,7 +166,7 @@ def test_a_second_loss_on_the_way_back_is_another_loss(cluster, before, monkeypa
             ray.kill(self._actor)
         return at(self, state)
 
-    monkeypatch.setattr(RemoteShard, "_is_at", losing)
+    monkeypatch.setattr(RemoteShard, "_restores", losing)
     begun, inputs = before(_kill_at(16)), _inputs(300)
     got = lw.select("sabal-greedy", 12, **inputs, engine=Ray(workers=1))
     assert killed
@@ -176,16 +176,16 @@ def test_a_second_loss_on_the_way_back_is_another_loss(cluster, before, monkeypa
 
 def test_a_state_that_is_lost_too_is_made_again_from_the_beginning(cluster, before, monkeypatch):
     """In one process for the machines; tests/shards/ray/test_ray_machines.py loses one for real."""
-    monkeypatch.setattr(module, "KEEP", 5)
-    monkeypatch.setattr(module, "HELD", 0)
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr(module, "LOCAL_SNAPSHOT_BYTES", 0)
     kept = []
 
     def lost(self, state):
-        kept.append(self._kept)
-        self._lost = ray.exceptions.ObjectLostError("00" * 28, None, "")
+        kept.append(self._calls_in_snapshot)
+        self._loss = ray.exceptions.ObjectLostError("00" * 28, None, "")
         return False
 
-    monkeypatch.setattr(RemoteShard, "_is_at", lost)
+    monkeypatch.setattr(RemoteShard, "_restores", lost)
     begun, inputs = before(_kill_at(16)), _inputs(300)
     got = lw.select("sabal-greedy", 12, **inputs, engine=Ray(workers=1))
     assert kept == [15]
@@ -194,15 +194,15 @@ def test_a_state_that_is_lost_too_is_made_again_from_the_beginning(cluster, befo
 
 
 def test_a_state_held_here_lets_older_functions_go(cluster, before, monkeypatch):
-    monkeypatch.setattr(module, "KEEP", 5)
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
     longest = {}
 
     def look(shard, count):
-        longest[module.HELD] = max(longest.get(module.HELD, 0), len(shard._ran))
+        longest[module.LOCAL_SNAPSHOT_BYTES] = max(longest.get(module.LOCAL_SNAPSHOT_BYTES, 0), len(shard._calls))
 
     before(look)
     for held in (0, 1 << 20):
-        monkeypatch.setattr(module, "HELD", held)
+        monkeypatch.setattr(module, "LOCAL_SNAPSHOT_BYTES", held)
         lw.select("sabal-greedy", 8, **_inputs(200), engine=Ray(workers=1))
     assert longest[1 << 20] < 5 < longest[0]
 
@@ -306,16 +306,16 @@ def test_what_cannot_be_unpickled_in_a_worker_is_said(cluster):
 
 
 def test_an_error_whose_class_is_not_known_here_is_said():
-    unknown = Raised("far.Away: lost", "trace", [np.frombuffer(b"cfar\nAway\n.", np.uint8)]).error()
+    unknown = RemoteError("far.Away: lost", "trace", [np.frombuffer(b"cfar\nAway\n.", np.uint8)]).error()
     assert type(unknown) is WorkerError
     assert "far.Away: lost" in str(unknown)
 
 
 def test_arrays_travel_apart_from_what_holds_them():
     values = {"a": np.arange(5000.0), "none": np.empty((0, 3)), "t": torch.arange(3)}
-    sent = packed(values)
+    sent = serialize(values)
     assert sent[1].ctypes.data == values["a"].ctypes.data
-    back = unpacked(sent)
+    back = deserialize(sent)
     assert np.array_equal(back["a"], values["a"])
     assert back["none"].shape == (0, 3)
     assert torch.equal(back["t"], values["t"])
@@ -339,7 +339,7 @@ def test_a_function_is_stored_once_for_all_parts_and_again_when_it_is_asked_agai
     assert [outbox.put(fn, number) for number in range(3)] == [1, 1, 1]
     held.append(2)
     assert [outbox.put(fn, number) for number in range(3)] == [2, 2, 2]
-    assert unpacked(store.stored[1]).args == ([1, 2],)
+    assert deserialize(store.stored[1]).args == ([1, 2],)
 
 
 def test_another_cluster_than_the_connected_one_is_refused(cluster):
@@ -357,8 +357,8 @@ def test_without_an_address_no_cluster_is_joined_that_nobody_named(environment, 
     monkeypatch.setenv("RAY_ADDRESS", environment)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **settings: asked.append(settings["address"]))
-    room.started(None)
-    room.started("auto")
+    cluster_module.connect(None)
+    cluster_module.connect("auto")
     assert asked == [expected, "auto"]
 
 
@@ -374,7 +374,7 @@ def test_places_are_counted_on_each_machine(monkeypatch):
         (({"CPU": 16.0, "GPU": 1.0},), {"CPU": 1, "GPU": 0.1}, 10),
     ):
         monkeypatch.setattr(ray, "nodes", nodes(*machines))
-        assert room.places(ray, worker) == expected
+        assert cluster_module.capacity(ray, worker) == expected
 
 
 def test_where_there_is_room_nobody_has_to_wait(cluster):

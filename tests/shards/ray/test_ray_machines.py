@@ -72,8 +72,8 @@ def _wait_until_free(cpus):
 
 
 def test_machines_join_late_and_one_is_lost_with_its_state_and_then_another(machines, monkeypatch):
-    monkeypatch.setattr(module, "KEEP", 5)
-    monkeypatch.setattr(module, "HELD", 0)
+    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr(module, "LOCAL_SNAPSHOT_BYTES", 0)
     inputs = _inputs(8000)
     expected = lw.select("sabal-greedy", 12, **inputs)
     with pytest.raises(ClusterError, match=r"2 workers of 1 CPUs.* the cluster has 0 CPUs, room for 0 such workers"):

@@ -1,4 +1,4 @@
-"""What runs in a worker of `ray.py`: it makes its part of the rows, holds it, and runs functions on it."""
+"""The actor of `ray/engine.py`: it makes its part of the rows, holds it, and runs functions on it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from labelwise.errors import ModelError
 from labelwise.shards.devices import CPU, LIMITED_THRESHOLD, copied_to, full_precision, set_mmap_threshold
-from labelwise.shards.ray.serialize import Packed, Raised, packed, size_of, unpacked
+from labelwise.shards.ray.serialize import RemoteError, Serialized, byte_count, deserialize, serialize
 from labelwise.shards.shard import Shard
 
 
-class Holder:
-    """An actor. What its methods are sent is packed, and what they give back is, or is an error that was `Raised`."""
+class ShardActor:
+    """Holds one shard. Arguments and answers of its methods are serialized; an error is returned as a `RemoteError`."""
 
     shard: Shard
 
@@ -20,37 +20,37 @@ class Holder:
         import torch
 
         torch.set_num_threads(threads)
-        set_mmap_threshold(LIMITED_THRESHOLD)  # the process holds rows and nothing else
+        set_mmap_threshold(LIMITED_THRESHOLD)  # the process holds nothing but rows
 
-    def here(self) -> Packed | Raised:
-        """Answered once the actor has a place and its process runs, before any work."""
-        return _told(bool)
+    def ready(self) -> Serialized | RemoteError:
+        """Returns when the process of the actor runs, before any work."""
+        return _reply(bool)
 
-    def make(self, sent: Packed) -> Packed | Raised:
-        """Not when it is created: what is raised then is lost with the actor."""
-        return _told(self._make, sent)
+    def make(self, sent: Serialized) -> Serialized | RemoteError:
+        """Make the shard. Not in `__init__`, whose errors are lost with the actor."""
+        return _reply(self._make, sent)
 
-    def run(self, sent: Packed) -> Packed | Raised:
-        return _told(self._run, sent)
+    def run(self, sent: Serialized) -> Serialized | RemoteError:
+        return _reply(self._run, sent)
 
-    def rerun(self, sent: Packed) -> Packed | Raised:
-        """Run a function whose answer is known."""
-        return _told(self._rerun, sent)
+    def rerun(self, sent: Serialized) -> Serialized | RemoteError:
+        """Run a function again, without its answer."""
+        return _reply(self._rerun, sent)
 
-    def state(self) -> tuple[Packed | None, Packed | Raised]:
-        """All that a selection has changed, which stays where it is until it is asked for; and its size in bytes."""
-        kept: list[Packed] = []
-        told = _told(self._state, kept)
-        return (kept[0] if kept else None), told
+    def snapshot(self) -> tuple[Serialized | None, Serialized | RemoteError]:
+        """The snapshot of the shard, which stays here until it is fetched, and its size in bytes."""
+        snapshots: list[Serialized] = []
+        size_reply = _reply(self._snapshot, snapshots)
+        return (snapshots[0] if snapshots else None), size_reply
 
-    def restore(self, sent: Packed) -> Packed | Raised:
-        """Go on from such a state."""
-        return _told(self._restore, sent)
+    def restore(self, sent: Serialized) -> Serialized | RemoteError:
+        """Continue from a snapshot."""
+        return _reply(self._restore, sent)
 
-    def _make(self, sent: Packed) -> None:
+    def _make(self, sent: Serialized) -> None:
         try:
-            maker = unpacked(sent)
-        except Exception as error:  # what a class of the user's does when it is made again
+            maker = deserialize(sent)
+        except Exception as error:  # a class of the user's may raise anything
             raise ModelError(
                 f"what a worker needs to make its part of the rows arrived there and cannot be unpickled "
                 f"({type(error).__name__}: {error}); see that the classes of model and pool can be imported and made "
@@ -58,32 +58,32 @@ class Holder:
             ) from error
         self.shard = maker()
 
-    def _run(self, sent: Packed) -> Any:
-        answer = self._asked(sent)
-        return answer if self.shard.device == CPU else copied_to(answer, CPU)  # who asked may have no accelerator
+    def _run(self, sent: Serialized) -> Any:
+        answer = self._call(sent)
+        return answer if self.shard.device == CPU else copied_to(answer, CPU)  # the caller may have no accelerator
 
-    def _rerun(self, sent: Packed) -> None:
-        self._asked(sent)
+    def _rerun(self, sent: Serialized) -> None:
+        self._call(sent)
 
-    def _asked(self, sent: Packed) -> Any:
-        with full_precision():  # the model that made the part may have lowered the precision of this process
-            return self.shard.begin(unpacked(sent))()
+    def _call(self, sent: Serialized) -> Any:
+        with full_precision():  # the model may have lowered the precision of this process
+            return self.shard.begin(deserialize(sent))()
 
-    def _state(self, into: list[Packed]) -> int:
-        kept = {"kept": self.shard.snapshot(), "block": self.shard.block_bytes}
-        into.append(packed(kept if self.shard.device == CPU else copied_to(kept, CPU)))
-        return size_of(into[0])
+    def _snapshot(self, into: list[Serialized]) -> int:
+        snapshots = {"kept": self.shard.snapshot(), "block": self.shard.block_bytes}
+        into.append(serialize(snapshots if self.shard.device == CPU else copied_to(snapshots, CPU)))
+        return byte_count(into[0])
 
-    def _restore(self, sent: Packed) -> None:
-        kept = unpacked(sent)
+    def _restore(self, sent: Serialized) -> None:
+        snapshots = deserialize(sent)
         if self.shard.device != CPU:
-            kept = copied_to(kept, self.shard.device)
-        self.shard.restore(kept["kept"])
-        self.shard.block_bytes = kept["block"]
+            snapshots = copied_to(snapshots, self.shard.device)
+        self.shard.restore(snapshots["kept"])
+        self.shard.block_bytes = snapshots["block"]
 
 
-def _told(work: Callable[..., Any], *arguments: Any) -> Packed | Raised:
+def _reply(work: Callable[..., Any], *arguments: Any) -> Serialized | RemoteError:
     try:
-        return packed(work(*arguments))
-    except (Exception, KeyboardInterrupt) as error:  # not SystemExit, by which Ray ends a worker: that is a loss
-        return Raised.of(error)
+        return serialize(work(*arguments))
+    except (Exception, KeyboardInterrupt) as error:  # not SystemExit, by which Ray ends a worker
+        return RemoteError.of(error)

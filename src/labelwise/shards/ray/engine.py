@@ -1,16 +1,16 @@
 """Shards on Ray: each actor makes its own part of the pool and holds it; functions go out, small answers come back.
 
-An actor that is lost, with its machine or alone, is made anew: it makes its part again, is given the last state that
-was kept of it, and the functions it had run since are run again. Picks are those of one process, since the functions
-are the same and the answers are put together in the same order.
+A lost actor, alone or with its machine, is restarted: it makes its part again, restores the last snapshot, and runs
+the functions again that ran since. Picks equal those of one process, since the functions are the same and the answers
+are combined in the same order.
 
-A state is kept every `KEEP` functions. One of at most `HELD` bytes is brought to this machine, and is lost only with
-the selection itself; what came before it is forgotten. A larger one stays beside its actor: to bring all of them here
-would bring here a share of every row. It outlives the actor but not the machine, so all functions since the last state
-that is held here, or since the beginning, are kept too, and after the loss of a machine they are run again. They are
-in Ray's store on this machine, once for all parts, and on its disk when the store is full: a function carries the rows
-that were picked, or sums over rows, and never the rows. Losing a machine then costs the time since the beginning,
-for the parts that it had; no second copy of the states has to be kept and moved for it while nothing is lost.
+A snapshot is taken every `SNAPSHOT_EVERY` functions. One of at most `LOCAL_SNAPSHOT_BYTES` is copied to this machine
+and is lost only with the selection itself; functions before it are forgotten. A larger one stays with its actor: all
+of them together would be a share of every row. It survives the actor but not the machine, so all functions since the
+last local snapshot, or since the beginning, are stored too, and run again after the loss of a machine. They are in
+Ray's store on this machine, once for all parts, and on its disk when the store is full: a function carries selected
+rows, or sums over rows, and never the pool. The loss of a machine then costs the time since the beginning for the
+parts that it had; no second copy of the snapshots is made and moved while nothing is lost.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from labelwise.errors import ArgumentError, StoreError
-from labelwise.shards.ray.actor import Holder
-from labelwise.shards.ray.cluster import Room, places, room, started
-from labelwise.shards.ray.serialize import Raised, packed, unpacked
+from labelwise.shards.ray.actor import ShardActor
+from labelwise.shards.ray.cluster import Reservation, capacity, connect, reserve
+from labelwise.shards.ray.serialize import RemoteError, deserialize, serialize
 from labelwise.shards.shard import Once, Shard, Shards
 
 T = TypeVar("T")
-Maker = Callable[[], Shard]
+ShardFactory = Callable[[], Shard]
 
-KEEP = 64  # functions an actor runs between two kept states
-HELD = 16 << 20  # bytes of a state that is held on this machine
-LOST = (  # Ray's names for a process, a machine or a value that is no longer there
+SNAPSHOT_EVERY = 64  # functions that an actor runs between two snapshots
+LOCAL_SNAPSHOT_BYTES = 16 << 20  # the largest snapshot that is copied to this machine
+LOST = (  # Ray's names for the loss of a process, a machine or a value
     *("RayActorError", "WorkerCrashedError", "OutOfMemoryError"),
     *("NodeDiedError", "LocalRayletDiedError", "ObjectLostError"),
 )
@@ -45,15 +45,15 @@ class Ray:
     """How to use a Ray cluster.
 
     Attributes:
-        workers: actors, each with a part of the rows; as many as the cluster has room for if None.
+        workers: actors, each with a part of the rows; as many as fit on the cluster if None.
         cpus: CPUs of an actor, which are also its threads.
-        gpus: GPUs of an actor; above 0 its rows are held on the GPU.
-        address: of a running cluster, "auto" for the one that runs on this machine. None is the cluster that this
-            process is connected to; where it is connected to none, that of the environment's RAY_ADDRESS, which is set
-            in a Ray job; else one is started on this machine, for this process alone.
-        losses: how often one part may be made anew before the selection gives up.
-        wait: seconds to wait for room for all workers at once, while others use the cluster or machines still join it;
-            and for another place when a machine is lost. A cluster that this process started is not waited for.
+        gpus: GPUs of an actor; above 0 its rows are stored on the GPU.
+        address: of a running cluster; "auto" is the one that runs on this machine. None is the cluster that this
+            process is connected to; without one, that of RAY_ADDRESS, which is set in a Ray job; else a new one on
+            this machine, for this process alone.
+        losses: how often one part may be restarted before the selection fails.
+        wait: seconds to wait until all workers fit at once, while others use the cluster or machines still join it,
+            and to wait for resources after a machine is lost. A cluster that this process started is not waited for.
     """
 
     workers: int | None = None
@@ -75,35 +75,37 @@ class Ray:
 
     @property
     def worker(self) -> dict[str, float]:
-        """What one worker takes of a cluster."""
+        """The resources of one worker."""
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
     def parts(self, rows: int) -> int:
-        """How many parts to make of so many rows."""
-        workers = places(started(self.address), self.worker) if self.workers is None else self.workers
+        """The number of parts for this many rows."""
+        workers = capacity(connect(self.address), self.worker) if self.workers is None else self.workers
         return max(1, min(workers, rows))
 
     @contextmanager
-    def shards(self, makers: Sequence[Maker], sizes: Sequence[int]) -> Iterator[Shards]:
-        """Shards that actors make, one for each maker; `sizes` are the rows that each makes.
+    def shards(self, factories: Sequence[ShardFactory], sizes: Sequence[int]) -> Iterator[Shards]:
+        """Shards on actors, which end with the block, whoever still refers to an error of theirs.
 
-        The actors are gone afterwards, whoever still holds an error of theirs: others wait for their place.
+        Args:
+            factories: each makes one shard, in its actor.
+            sizes: the number of rows that each makes.
         """
-        ray = started(self.address)
-        parts = [(maker, size) for maker, size in zip(makers, sizes) if size]
-        with ExitStack() as held:
-            found = held.enter_context(room(ray, self.worker, len(parts), self.wait))
+        ray = connect(self.address)
+        parts = [(factory, size) for factory, size in zip(factories, sizes) if size]
+        with ExitStack() as stack:
+            reservation = stack.enter_context(reserve(ray, self.worker, len(parts), self.wait))
             outbox, remote = Outbox(ray), []
-            for number, (maker, size) in enumerate(parts):
-                remote.append(RemoteShard(ray, self, maker, size, found, number, outbox))
-                held.callback(remote[-1].stop)
+            for number, (factory, size) in enumerate(parts):
+                remote.append(RemoteShard(ray, self, factory, size, reservation, number, outbox))
+                stack.callback(remote[-1].stop)
             for one in remote:
                 one.wait()
             yield Shards(remote)
 
 
 def engine_of(engine: Any) -> Ray | None:
-    """What `engine=` of the public functions means: None is this process."""
+    """The engine that `engine=` of the public functions names; None is this process."""
     if engine is None or isinstance(engine, Ray):
         return engine
     if engine == "ray":
@@ -112,35 +114,44 @@ def engine_of(engine: Any) -> Ray | None:
 
 
 class Outbox:
-    """Puts each function into Ray's store once, though it goes to all parts."""
+    """Stores each function in Ray once, though it goes to all parts."""
 
     def __init__(self, ray: Any):
         self._ray, self._fn, self._sent = ray, None, None
-        self._had: set[int] = set()  # parts that this function went to
+        self._had: set[int] = set()  # parts that have got this function
 
     def put(self, fn: Any, number: int) -> Any:
-        """Where the function lies, for the part of this number."""
-        if fn is not self._fn or number in self._had:  # asked again, what it holds may have changed
-            self._fn, self._sent, self._had = fn, self._ray.put(packed(fn)), set()
+        """The reference of a function in Ray's store, for the part of this number."""
+        if fn is not self._fn or number in self._had:  # sent again, what it refers to may have changed
+            self._fn, self._sent, self._had = fn, self._ray.put(serialize(fn)), set()
         self._had.add(number)
         return self._sent
 
 
 class RemoteShard:
-    """A shard held by an actor, see `shards.Part`."""
+    """A shard in an actor, see `shard.Part`."""
 
-    def __init__(self, ray: Any, engine: Ray, maker: Maker, size: int, found: Room, number: int, outbox: Outbox):
+    def __init__(
+        self,
+        ray: Any,
+        engine: Ray,
+        factory: ShardFactory,
+        size: int,
+        reservation: Reservation,
+        number: int,
+        outbox: Outbox,
+    ):
         self._ray, self._engine, self._size = ray, engine, size
-        self._room, self._number, self._outbox = found, number, outbox
-        self._maker = _put(ray, maker)
-        self._safe: Any = None  # a state that is lost only with this process; None is the part as it is made
-        self._ran: list[Any] = []  # functions run since
-        self._state: Any = None  # a later state, beside the actor
-        self._kept = 0  # how many of the functions it has behind it
+        self._reservation, self._number, self._outbox = reservation, number, outbox
+        self._factory = _store_factory(ray, factory)
+        self._local_snapshot: Any = None  # lost only with this process; None: the part as it is made
+        self._calls: list[Any] = []  # functions that ran since
+        self._remote_snapshot: Any = None  # a later one, with the actor
+        self._calls_in_snapshot = 0  # how many of the functions ran before it
         self._losses = 0
-        self._lost: Exception | None = None  # what Ray said, the last time
-        self._over: BaseException | None = None  # why there is no part any more, or not the one there was
-        self._actor, self._here, self._making = self._begun()
+        self._loss: Exception | None = None  # what Ray raised, the last time
+        self._fatal: BaseException | None = None  # why the part cannot be used any more
+        self._actor, self._ready, self._made = self._start_actor()
 
     def __len__(self) -> int:
         return self._size
@@ -151,119 +162,123 @@ class RemoteShard:
         return functools.partial(self._answer, sent, isinstance(fn, Once), self._actor.run.remote(sent))
 
     def wait(self) -> None:
-        """Return when the part is made; what its maker raises is raised here."""
+        """Wait until the part is made; an error of its factory is raised here."""
         while not self._is_made():
-            self._anew()
+            self._restart()
 
     def stop(self) -> None:
-        """Let the actor go."""
+        """End the actor."""
         self._ray.kill(self._actor)
 
-    def _answer(self, sent: Any, once: bool, waiting: Any) -> Any:
-        if self._over is not None:  # a strategy that was stopped puts its rows in order; it might wait for ever
-            raise self._over
-        answer = self._got(waiting)
+    def _answer(self, sent: Any, once: bool, reply: Any) -> Any:
+        if self._fatal is not None:  # a strategy that was stopped cleans up, and might wait for ever
+            raise self._fatal
+        answer = self._result(reply)
         while answer is None:
-            answer = self._again(sent)
+            answer = self._retry(sent)
         if not once:
-            self._ran.append(sent)
-        if len(self._ran) - self._kept >= KEEP:
-            self._keep()
+            self._calls.append(sent)
+        if len(self._calls) - self._calls_in_snapshot >= SNAPSHOT_EVERY:
+            self._save_snapshot()
         (value,) = answer
         return value
 
-    def _got(self, waiting: Any) -> tuple[Any] | None:
-        """The answer in a tuple, or None when the actor was lost; an error of the function is raised as it is."""
-        fetched = self._fetched(waiting)
+    def _result(self, reply: Any) -> tuple[Any] | None:
+        """The answer in a tuple; None when the actor was lost. An error of the function is raised."""
+        fetched = self._fetch(reply)
         if fetched is None:
             return None
         (value,) = fetched
-        if isinstance(value, Raised):
+        if isinstance(value, RemoteError):
             raise value.error()
-        return (unpacked(value),)
+        return (deserialize(value),)
 
-    def _fetched(self, waiting: Any) -> tuple[Any] | None:
+    def _fetch(self, reply: Any) -> tuple[Any] | None:
         try:
-            return (self._ray.get(waiting),)
+            return (self._ray.get(reply),)
         except self._ray.exceptions.RayError as error:
-            self._lost = _loss(self._ray, error)
-            if self._lost is None:
+            self._loss = _loss_of(self._ray, error)
+            if self._loss is None:
                 raise
             return None
 
-    def _anew(self) -> None:
-        """Begin to make the lost part anew."""
+    def _restart(self) -> None:
+        """Start another actor in the place of the lost one."""
         self._losses += 1
         if self._losses > self._engine.losses:
             raise StoreError(
                 f"a part of {self._size} rows was lost {self._losses} times (often memory: take more workers, or fewer "
-                f"on one machine). Ray said, the last time: {self._lost}"
+                f"on one machine). Ray said, the last time: {self._loss}"
             )
-        self.stop()  # one that only could not be reached would keep its place from the next
-        self._actor, self._here, self._making = self._begun()
+        self.stop()  # one that only could not be reached would keep its resources
+        self._actor, self._ready, self._made = self._start_actor()
 
-    def _again(self, sent: Any) -> tuple[Any] | None:
-        """Make the lost part anew, bring it to where it was, and run the function there; None when it is lost again."""
+    def _retry(self, sent: Any) -> tuple[Any] | None:
+        """Restart the part, restore it and run the function on it; None when it is lost again."""
         try:
-            self._anew()
-            if not (self._is_made() and self._is_where_it_was()):
+            self._restart()
+            if not (self._is_made() and self._is_restored()):
                 return None
-        except BaseException as error:  # the part is not where it was: what it would answer now is wrong
-            self._over = error
+        except BaseException as error:  # the part is not restored: its answers would be wrong
+            self._fatal = error
             raise
-        return self._got(self._actor.run.remote(sent))
+        return self._result(self._actor.run.remote(sent))
 
     def _is_made(self) -> bool:
-        self._room.wait_for(self._here)
-        return self._got(self._here) is not None and self._got(self._making) is not None
+        self._reservation.wait_for(self._ready)
+        return self._result(self._ready) is not None and self._result(self._made) is not None
 
-    def _is_where_it_was(self) -> bool:
-        """Bring a part that was just made to where the lost one was; False when this one is lost too."""
-        if self._state is not None and not self._is_at(self._state):
-            if not isinstance(self._lost, self._ray.exceptions.ObjectLostError):
+    def _is_restored(self) -> bool:
+        """Bring a new part to the state of the lost one; False when it is lost too."""
+        if self._remote_snapshot is not None and not self._restores(self._remote_snapshot):
+            if not isinstance(self._loss, self._ray.exceptions.ObjectLostError):
                 return False
-            self._state, self._kept = None, 0  # it went with its machine
-        if self._state is None and self._safe is not None and not self._is_at(self._safe):
+            self._remote_snapshot, self._calls_in_snapshot = None, 0  # it went with its machine
+        if (
+            self._remote_snapshot is None
+            and self._local_snapshot is not None
+            and not self._restores(self._local_snapshot)
+        ):
             return False
-        again = (self._actor.rerun.remote(sent) for sent in self._ran[self._kept :])
-        return all(self._got(waiting) is not None for waiting in again)
+        again = (self._actor.rerun.remote(sent) for sent in self._calls[self._calls_in_snapshot :])
+        return all(self._result(reply) is not None for reply in again)
 
-    def _is_at(self, state: Any) -> bool:
-        return self._got(self._actor.restore.remote(state)) is not None
+    def _restores(self, snapshot: Any) -> bool:
+        return self._result(self._actor.restore.remote(snapshot)) is not None
 
-    def _keep(self) -> None:
-        """Keep the state, see the top of this file. A loss is left to the next function, which will find it."""
-        state, told = self._actor.state.options(num_returns=2).remote()
-        size = self._got(told)
+    def _save_snapshot(self) -> None:
+        """Take a snapshot, see the top of this file. A loss is noticed and handled at the next function."""
+        snapshot, size_reply = self._actor.snapshot.options(num_returns=2).remote()
+        size = self._result(size_reply)
         if size is None:
             return
-        if size[0] > HELD:
-            self._state, self._kept = state, len(self._ran)
+        if size[0] > LOCAL_SNAPSHOT_BYTES:
+            self._remote_snapshot, self._calls_in_snapshot = snapshot, len(self._calls)
             return
-        fetched = self._fetched(state)
+        fetched = self._fetch(snapshot)
         if fetched is not None:
-            self._safe, self._state, self._kept = self._ray.put(fetched[0]), None, 0
-            self._ran.clear()
+            self._local_snapshot, self._remote_snapshot, self._calls_in_snapshot = self._ray.put(fetched[0]), None, 0
+            self._calls.clear()
 
-    def _begun(self) -> tuple[Any, Any, Any]:
-        """An actor, what says that it has its place, and what says that it has made its part."""
+    def _start_actor(self) -> tuple[Any, Any, Any]:
+        """An actor, a reference that resolves when it runs, and one that resolves when it has made its part."""
         wanted = {"num_cpus": self._engine.cpus, "num_gpus": self._engine.gpus}
-        place = {"scheduling_strategy": self._room.place(self._number)}
-        actor = self._ray.remote(Holder).options(**wanted, **place).remote(self._engine.cpus)
-        return actor, actor.here.remote(), actor.make.remote(self._maker)
+        place = {"scheduling_strategy": self._reservation.scheduling(self._number)}
+        actor = self._ray.remote(ShardActor).options(**wanted, **place).remote(self._engine.cpus)
+        return actor, actor.ready.remote(), actor.make.remote(self._factory)
 
 
-def _loss(ray: Any, error: Any) -> Any:
-    """What an error of Ray says was lost; None where it says something else."""
-    while isinstance(error, ray.exceptions.RayTaskError):  # a function was not run, for want of what it was sent
+def _loss_of(ray: Any, error: Any) -> Any:
+    """The loss behind an error of Ray; None if it is another error."""
+    while isinstance(error, ray.exceptions.RayTaskError):  # a function did not run, since its arguments are lost
         error = error.cause
     return error if isinstance(error, tuple(getattr(ray.exceptions, name) for name in LOST)) else None
 
 
-def _put(ray: Any, maker: Maker) -> Any:
-    """The maker in Ray's store, once, whoever asks for it."""
+def _store_factory(ray: Any, factory: ShardFactory) -> Any:
+    """Put a factory into Ray's store."""
     try:
-        return ray.put(packed(maker))
+        return ray.put(serialize(factory))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise ArgumentError(
             f"what a worker needs to make its part of the rows cannot be pickled ({error}); take out of the pool what "

@@ -1,7 +1,7 @@
-"""What travels between a process and its workers: values as bytes that are ours to open, and errors.
+"""Serialization between a process and its workers: values and errors as bytes.
 
-Ray would open a value before the worker's method begins, and an error before it is raised here; one that cannot be
-opened then ends as an error of Ray that says little of what went wrong. So both are packed and opened by hand.
+Ray would deserialize a value before the worker's method begins, and an error before it is raised here; a failure there
+ends as an error of Ray that says little. So both are serialized and deserialized by this module.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from labelwise.errors import WorkerError
 
-Packed = list[np.ndarray]  # a pickle, then the arrays that belong to it: Ray shares all of them between processes
+Serialized = list[np.ndarray]  # a pickle, then its arrays: Ray shares them between processes
 
 
-def packed(value: Any) -> Packed:
-    """A value as bytes; those of its arrays are not copied."""
+def serialize(value: Any) -> Serialized:
+    """A value as bytes; its arrays are not copied."""
     from ray import cloudpickle
 
     apart: list[pickle.PickleBuffer] = []
@@ -27,14 +27,14 @@ def packed(value: Any) -> Packed:
     return [np.frombuffer(data, np.uint8), *(np.asarray(one.raw()) for one in apart)]
 
 
-def unpacked(sent: Packed) -> Any:
-    """The value; its arrays may only be read where several processes share them."""
-    return pickle.loads(sent[0].data, buffers=sent[1:])
+def deserialize(serialized: Serialized) -> Any:
+    """The value; arrays that several processes share are read-only."""
+    return pickle.loads(serialized[0].data, buffers=serialized[1:])
 
 
-def size_of(sent: Packed) -> int:
-    """In bytes."""
-    return sum(one.nbytes for one in sent)
+def byte_count(serialized: Serialized) -> int:
+    """The size in bytes."""
+    return sum(one.nbytes for one in serialized)
 
 
 class WorkerTraceback(Exception):
@@ -42,36 +42,36 @@ class WorkerTraceback(Exception):
 
 
 @dataclass(frozen=True)
-class Raised:
-    """An error that a worker raised: in words and, where it can travel, itself."""
+class RemoteError:
+    """An error of a worker: its message and, if it can be serialized, the error itself."""
 
-    said: str
+    message: str
     trace: str
-    sent: Packed | None
+    serialized: Serialized | None
 
     @staticmethod
-    def of(error: BaseException) -> Raised:
-        """In the worker."""
-        said = "".join(traceback.format_exception_only(error)).strip()
-        return Raised(said, "".join(traceback.format_exception(error)), _travelling(error))
+    def of(error: BaseException) -> RemoteError:
+        """From an error, in the worker."""
+        message = "".join(traceback.format_exception_only(error)).strip()
+        return RemoteError(message, "".join(traceback.format_exception(error)), _serialize_error(error))
 
     def error(self) -> BaseException:
-        """In the process that asked: the same error, or what it said."""
+        """In the calling process: the same error, or a WorkerError with its message."""
         try:
-            error = None if self.sent is None else unpacked(self.sent)
+            error = None if self.serialized is None else deserialize(self.serialized)
         except Exception:  # its class may be known to the worker alone, and raise anything when it is made
             error = None
         if not isinstance(error, BaseException):
-            error = WorkerError(f"a worker raised an error that cannot be brought to this process: {self.said}")
+            error = WorkerError(f"a worker raised an error that cannot be brought to this process: {self.message}")
         error.__cause__ = WorkerTraceback(f"\n{self.trace}")
         return error
 
 
-def _travelling(error: BaseException) -> Packed | None:
-    """The error as bytes, if what is made of them is the same: pickle calls a class with `args`, whatever it takes."""
+def _serialize_error(error: BaseException) -> Serialized | None:
+    """The error as bytes; None if it does not come back equal: pickle calls a class with `args`, whatever it takes."""
     try:
-        sent = packed(error)
-        back = unpacked(sent)
-        return sent if type(back) is type(error) and str(back) == str(error) else None
+        serialized = serialize(error)
+        back = deserialize(serialized)
+        return serialized if type(back) is type(error) and str(back) == str(error) else None
     except Exception:  # it holds a lock, or its class takes other arguments
         return None
