@@ -5,7 +5,7 @@ algebra of factors, `capture.py` the hooks, and `fallback.py` the parameters wit
 """
 
 # Importing a family of layers registers its rules.
-from labelwise.signals.gradients import attention, convolution, embedding, linear, normalisation
+from labelwise.signals.gradients import attention, convolution, linear, normalisation
 from labelwise.signals.gradients.capture import Capture
 from labelwise.signals.gradients.pieces import Piece, Vector
 from labelwise.signals.gradients.rules import RULES, Rule, register
@@ -20,7 +20,6 @@ __all__ = [
     "Vector",
     "attention",
     "convolution",
-    "embedding",
     "linear",
     "normalisation",
     "register",

@@ -1,14 +1,14 @@
-"""Rules of linear layers on vectors and sequences, and of parameters that are added to the input."""
+"""Rules of linear layers on vectors and sequences, of embedding layers, and of parameters added to the input."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from labelwise.signals.gradients.pieces import Outer, Piece, Vector
+from labelwise.signals.gradients.pieces import Outer, Piece, Scattered, Vector
 from labelwise.signals.gradients.rules import Call, MisfitError, Rule, register
 
 
-def _pieces(module: nn.Module, call: Call, wanted: frozenset[str]) -> dict[str, Piece]:
+def _linear_pieces(module: nn.Module, call: Call, wanted: frozenset[str]) -> dict[str, Piece]:
     a, d = call.input(), call.gradient()
     if a.ndim < 2:
         raise MisfitError("its input is a single vector instead of one for each row")
@@ -19,6 +19,20 @@ def _pieces(module: nn.Module, call: Call, wanted: frozenset[str]) -> dict[str, 
     if "bias" in wanted:
         found["bias"] = Vector(d_BTO.sum(1))
     return found
+
+
+def _embedding_pieces(module: nn.Module, call: Call, wanted: frozenset[str]) -> dict[str, Piece]:
+    assert isinstance(module, nn.Embedding)
+    index, d = call.input(), call.gradient()
+    index_BT, d_BTO = index.reshape(len(index), -1), d.reshape(len(d), -1, d.shape[-1])
+    if module.padding_idx is not None:  # the padding row is not trained
+        d_BTO = d_BTO * (index_BT != module.padding_idx)[:, :, None]
+    return {"weight": Scattered(index_BT, d_BTO, module.num_embeddings)}
+
+
+def _embedding_fits(module: nn.Module) -> bool:
+    """Not with max_norm, which writes to the table, nor with scaling by frequency, which mixes the rows of a batch."""
+    return isinstance(module, nn.Embedding) and module.max_norm is None and not module.scale_grad_by_freq
 
 
 def added(name: str) -> Rule:
@@ -46,4 +60,5 @@ def summed_to(d: Tensor, shape: tuple[int, ...]) -> Tensor:
     return d.sum(ones, keepdim=True) if ones else d
 
 
-register(nn.Linear, rule=Rule(("weight", "bias"), _pieces))
+register(nn.Linear, rule=Rule(("weight", "bias"), _linear_pieces))
+register(nn.Embedding, rule=Rule(("weight",), _embedding_pieces, _embedding_fits))

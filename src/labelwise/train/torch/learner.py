@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from labelwise.errors import ArgumentError, LabelError
 from labelwise.pool import Pool
 from labelwise.rng import Key
-from labelwise.signals.draws.posterior import posterior_draws
+from labelwise.signals.draws import posterior_draws
 from labelwise.signals.draws.variational import reseed
 from labelwise.signals.model.calibration import note_temperature
 from labelwise.signals.model.forward import ModelReader, device_and_dtype, move_inputs
