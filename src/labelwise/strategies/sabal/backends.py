@@ -51,7 +51,12 @@ class TritonGreedy:
         return _too_large(problem, self.tuning) or accelerator_refusal(problem.pool, triton=True)
 
     def solve(self, problem: Problem) -> Picked:
-        return _in_shard(problem, functools.partial(_triton_greedy, self.tuning))
+        return _in_shard(problem, self._solve)
+
+    def _solve(self, problem: Problem, shard: Shard) -> Picked:
+        from labelwise.strategies.sabal.kernels.triton import TritonSteps  # needs Triton
+
+        return greedy(problem, TritonSteps(problem, shard, self.tuning))
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,10 @@ class GraphGreedy:
         return _too_wide(problem, self.tuning.widest) or accelerator_refusal(problem.pool)
 
     def solve(self, problem: Problem) -> Picked:
-        return _in_shard(problem, functools.partial(_graph_greedy, self.tuning))
+        return _in_shard(problem, self._solve)
+
+    def _solve(self, problem: Problem, shard: Shard) -> Picked:
+        return greedy(problem, TorchSteps(problem, shard, self.tuning))
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,13 @@ class TritonIht:
         return _too_large(problem, self.tuning) or accelerator_refusal(problem.pool, triton=True)
 
     def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
-        return _in_shard(problem, functools.partial(_triton_iht, self.tuning, self.chunk, stop, prox))
+        return _in_shard(problem, functools.partial(self._solve, stop, prox))
+
+    def _solve(self, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
+        from labelwise.strategies.sabal.kernels.triton import TritonIteration  # needs Triton
+
+        make = functools.partial(TritonIteration, prox=prox, tuning=self.tuning)
+        return iht(problem, stop, functools.partial(DeviceRows, shard=shard, make=make, chunk=self.chunk))
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,11 @@ class GraphIht:
         return _too_wide(problem, self.tuning.widest) or accelerator_refusal(problem.pool)
 
     def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
-        return _in_shard(problem, functools.partial(_graph_iht, self.tuning, stop, prox))
+        return _in_shard(problem, functools.partial(self._solve, stop, prox))
+
+    def _solve(self, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
+        make = functools.partial(TorchIteration, prox=prox, part=self.tuning.part)
+        return iht(problem, stop, functools.partial(DeviceRows, shard=shard, make=make, chunk=self.tuning.chunk))
 
 
 @dataclass(frozen=True)
@@ -146,7 +164,7 @@ class TorchIht:
         return None
 
     def solve(self, problem: Problem, stop: Stop, prox: Prox) -> Solved:
-        return iht(problem, stop, prox, ShardRows)
+        return iht(problem, stop, functools.partial(ShardRows, prox=prox))
 
 
 # The fastest first.
@@ -167,28 +185,6 @@ def _in_shard(problem: Problem, solve: Callable[[Problem, Shard], T]) -> T:
 
 def _solve_in_shard(problem: Problem, solve: Callable[[Problem, Shard], T], shard: Shard) -> T:
     return solve(problem.in_shard(shard), shard)
-
-
-def _triton_greedy(tuning: TritonTuning, problem: Problem, shard: Shard) -> Picked:
-    from labelwise.strategies.sabal.kernels.triton import TritonSteps  # needs Triton
-
-    return greedy(problem, TritonSteps(problem, shard, tuning))
-
-
-def _graph_greedy(tuning: StepTuning, problem: Problem, shard: Shard) -> Picked:
-    return greedy(problem, TorchSteps(problem, shard, tuning))
-
-
-def _triton_iht(tuning: TritonTuning, chunk: int, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
-    from labelwise.strategies.sabal.kernels.triton import TritonIteration  # needs Triton
-
-    make = functools.partial(TritonIteration, tuning=tuning)
-    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, chunk=chunk))
-
-
-def _graph_iht(tuning: IterationTuning, stop: Stop, prox: Prox, problem: Problem, shard: Shard) -> Solved:
-    make = functools.partial(TorchIteration, tuning=tuning)
-    return iht(problem, stop, prox, functools.partial(DeviceRows, shard=shard, make=make, chunk=tuning.chunk))
 
 
 def _too_large(problem: Problem, tuning: TritonTuning) -> str | None:

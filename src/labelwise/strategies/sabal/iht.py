@@ -16,7 +16,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.kernels.torch import (
     MEAN_BITS,
     Prox,
+    TorchIteration,
     debias_taken,
     descent_step,
     line_search,
@@ -77,8 +79,8 @@ class IhtRows(ABC):
     r_AB: Tensor
     share: float | None
 
-    def __init__(self, problem: Problem, stop: Stop, prox: Prox):
-        self.problem, self.stop, self.prox = problem, stop, prox
+    def __init__(self, problem: Problem, stop: Stop):
+        self.problem, self.stop = problem, stop
 
     @abstractmethod
     def advance(self) -> None:
@@ -127,15 +129,9 @@ class IhtRows(ABC):
         """This was the last iteration unless `moves`, a truth value on the device."""
 
 
-class Start(Protocol):
-    """Makes the state of IHT before the first iteration, w = z = 0."""
-
-    def __call__(self, problem: Problem, stop: Stop, prox: Prox) -> IhtRows: ...
-
-
-def iht(problem: Problem, stop: Stop, prox: Prox, start: Start) -> Solved:
-    """Algorithm 2, until it stops."""
-    rows = start(mean_cut(problem), stop, prox)
+def iht(problem: Problem, stop: Stop, start: Callable[[Problem, Stop], IhtRows]) -> Solved:
+    """Algorithm 2, until it stops. `start` makes the state before the first iteration, w = z = 0."""
+    rows = start(mean_cut(problem), stop)
     while rows.done < stop.iterations and rows.going:
         rows.advance()
         tick(rows.done, stop.iterations)
@@ -156,7 +152,8 @@ class ShardRows(IhtRows):
     """Rows in any shards. The host knows the support by ids in order, with its g in float64."""
 
     def __init__(self, problem: Problem, stop: Stop, prox: Prox):
-        super().__init__(problem, stop, prox)
+        super().__init__(problem, stop)
+        self._prox = prox
         v_AB = problem.v_AB
         self.share = None
         self._ids = self._old_ids = self._z_ids = torch.empty(0, dtype=torch.int64)
@@ -184,7 +181,7 @@ class ShardRows(IhtRows):
 
     def _threshold(self, mu: Tensor) -> None:
         problem, step = self.problem, float(mu)
-        self._best = top(problem.pool, functools.partial(_key, problem.terms.alpha, step, self.prox), problem.k)
+        self._best = top(problem.pool, functools.partial(_key, problem.terms.alpha, step, self._prox), problem.k)
         ids = self._best.ids.sort().values
         self._old_ids, self._old_w = self._ids, self._w
         if not torch.equal(ids, self._ids):
@@ -262,35 +259,16 @@ def _tied(key: functools.partial[Tensor], value: float, shard: Shard) -> Tensor:
 # ---- rows in one shard on an accelerator ----------------------------------------------------------------------------
 
 
-class Passes(Protocol):
-    """The passes over rows of an iteration on one device; see `kernels.torch.TorchIteration`."""
-
-    def descend(self, rz_AB: Tensor, z_N: Tensor, u_N: Tensor, going: Tensor) -> Tensor: ...
-
-    def keys(self, z_N: Tensor, u_N: Tensor, mu: Tensor) -> Tensor: ...
-
-    def take(self, z_N: Tensor, u_N: Tensor, mu: Tensor, ranked: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def debias(self, positions: Tensor, w: Tensor, going: Tensor) -> tuple[Tensor, Tensor]: ...
-
-
-class MakePasses(Protocol):
-    """Makes the passes of a problem in one shard."""
-
-    def __call__(self, problem: Problem, shard: Shard, order: Tensor, bonus_N: Tensor, prox: Prox) -> Passes: ...
-
-
 class DeviceRows(IhtRows):
     """Rows in one shard. All of the state is on its device, w and z with a number for each row."""
 
-    def __init__(self, problem: Problem, stop: Stop, prox: Prox, shard: Shard, make: MakePasses, chunk: int):
-        super().__init__(problem, stop, prox)
-        self._shard, self._chunk = shard, chunk
+    def __init__(
+        self, problem: Problem, stop: Stop, shard: Shard, make: Callable[[Problem, Shard], TorchIteration], chunk: int
+    ):
+        """`make` makes the passes over rows, `chunk` is how many iterations are made between two waits of the host."""
+        super().__init__(problem, stop)
+        self._shard, self._chunk, self._passes = shard, chunk, make(problem, shard)
         n, k, device = len(shard), problem.k, shard.device
-        sigma_N = rounded(shard.state["sigma"])
-        by_id = shard.ids.argsort()
-        order = by_id[sigma_N[by_id].argsort(descending=True, stable=True)]
-        self._passes = make(problem, shard, order, problem.terms.alpha * shard.state["sigma"] ** 2, prox)
         self.r_AB, self._rz_AB = -problem.v_AB, -problem.v_AB
         self._w_N, self._z_N, self._u_N = (self.r_AB.new_zeros(n) for _ in range(3))
         self._positions, self._keys = torch.zeros(k, dtype=torch.int64, device=device), self.r_AB.new_zeros(k)

@@ -26,7 +26,7 @@ from labelwise.selection.backends import is_accelerator
 from labelwise.shards import Shard
 from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
-from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning
+from labelwise.strategies.sabal.kernels.tuning import StepTuning
 from labelwise.strategies.sabal.problem import Problem, residual
 from labelwise.strategies.sabal.vectors import adjoint, forward, joined, wide
 
@@ -247,8 +247,8 @@ class Steps(ABC):
 
     r_AB: Tensor
 
-    def __init__(self, problem: Problem, shard: Shard, g: Factored, slots: int):
-        self.problem, self.shard, self.g = problem, shard, g
+    def __init__(self, problem: Problem, shard: Shard, slots: int):
+        self.problem, self.shard, self.g = problem, shard, joined([g for _, g in problem.vectors.blocks(shard)])
         self.r_AB = -problem.v_AB
         self.w, self.scores = self.r_AB.new_zeros(slots), self.r_AB.new_zeros(slots)
         self.positions = torch.zeros(slots, dtype=torch.int64, device=shard.device)
@@ -256,10 +256,10 @@ class Steps(ABC):
         self.noise = problem.noise  # read now: a graph cannot wait for it
         self.near_one = problem.near_one
         # What a product loses to rounding, for R at length one.
-        eps = torch.finfo(g.right.dtype).eps * (16 + 2 * max(problem.v_AB.shape) ** 0.5)
+        eps = torch.finfo(self.g.right.dtype).eps * (16 + 2 * max(problem.v_AB.shape) ** 0.5)
         self.blur = 4 * problem.terms.tau * eps * problem.longest
         self.size, self.sweeps = 0, 1
-        shard.state["c"] = forward(g, self.r_AB) / problem.k
+        shard.state["c"] = forward(self.g, self.r_AB) / problem.k
 
     @abstractmethod
     def advance(self) -> None:
@@ -281,7 +281,7 @@ class TorchSteps(Steps):
 
     def __init__(self, problem: Problem, shard: Shard, tuning: StepTuning):
         (a, b), slots = problem.v_AB.shape, problem.k + tuning.bucket
-        super().__init__(problem, shard, joined([g for _, g in problem.vectors.blocks(shard)]), slots)
+        super().__init__(problem, shard, slots)
         self.tuning = tuning
         # Slots after the last pick are zero, but for the next, which may hold anything.
         self.picked = Factored(self.r_AB.new_zeros(slots, a), self.r_AB.new_zeros(slots, b))
@@ -430,16 +430,19 @@ def debias_taken(problem: Problem, g: Factored, w: Tensor, noise: float) -> tupl
 class TorchIteration:
     """The passes over rows of one IHT iteration on one device, in float64. Nothing waits for the host.
 
-    Args:
+    Attributes:
         order: rows by sigma, then by id, in which a stable sort leaves ties as they have to be.
     """
 
-    def __init__(
-        self, problem: Problem, shard: Shard, order: Tensor, bonus_N: Tensor, prox: Prox, tuning: IterationTuning
-    ):
-        self.problem, self.order, self.bonus_N, self.prox = problem, order, bonus_N, prox
+    def __init__(self, problem: Problem, shard: Shard, prox: Prox, part: int):
+        """`part` is how many numbers of rows are converted to float64 at once."""
+        self.problem, self.prox = problem, prox
         self.g = joined([g for _, g in problem.vectors.blocks(shard)])
-        self.part = max(1, tuning.part // self.g.right.shape[1])
+        self.part = max(1, part // self.g.right.shape[1])
+        sigma_N = rounded(shard.state["sigma"])
+        by_id = shard.ids.argsort()
+        self.order = by_id[sigma_N[by_id].argsort(descending=True, stable=True)]
+        self.bonus_N = problem.terms.alpha * shard.state["sigma"] ** 2
         self.noise = problem.noise  # read now: a graph cannot wait for it
 
     def descend(self, rz_AB: Tensor, z_N: Tensor, u_N: Tensor, going: Tensor) -> Tensor:

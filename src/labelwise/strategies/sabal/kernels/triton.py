@@ -15,10 +15,10 @@ from torch import Tensor
 from labelwise.shards import Shard
 from labelwise.shards.graphs import captured
 from labelwise.signals.rows import Factored
-from labelwise.strategies.sabal.kernels.torch import KEY_BITS, STEP_BITS, Prox, Steps
+from labelwise.strategies.sabal.kernels.torch import KEY_BITS, STEP_BITS, Prox, Steps, TorchIteration
 from labelwise.strategies.sabal.kernels.tuning import Tile, TritonTuning
 from labelwise.strategies.sabal.problem import Problem, residual
-from labelwise.strategies.sabal.vectors import TINY, joined
+from labelwise.strategies.sabal.vectors import TINY
 
 # ---- both solvers: u = grad f1, sum u g, and the step down u --------------------------------------------------------
 
@@ -441,7 +441,8 @@ class TritonSteps(Steps):
     """
 
     def __init__(self, problem: Problem, shard: Shard, tuning: TritonTuning):
-        super().__init__(problem, shard, contiguous(problem, shard), problem.k + 1)
+        super().__init__(problem, shard, problem.k + 1)
+        self.g = contiguous(self.g)
         self.tuning, g, terms, k, n = tuning, self.g, problem.terms, problem.k, len(shard)
         self.passes = GradientPasses(problem, g, k, tuning.support_tile, tuning)
         factor = 2 * terms.tau / k / self.near_one
@@ -543,14 +544,12 @@ def key_rows(z, u, mu, bonus, order, key, n, DROP: tl.constexpr, EXACT: tl.const
     tl.store(key + i, ((bits >> DROP) << DROP).to(tl.float64, bitcast=True), mask=here)
 
 
-class TritonIteration:
-    """The passes of an IHT iteration; see `TorchIteration`."""
+class TritonIteration(TorchIteration):
+    """The same passes, fused."""
 
-    def __init__(
-        self, problem: Problem, shard: Shard, order: Tensor, bonus_N: Tensor, prox: Prox, tuning: TritonTuning
-    ):
-        self.problem, self.order, self.bonus_N, self.prox = problem, order, bonus_N, prox
-        g, n, k = contiguous(problem, shard), len(shard), problem.k
+    def __init__(self, problem: Problem, shard: Shard, prox: Prox, tuning: TritonTuning):
+        super().__init__(problem, shard, prox, 1)
+        g, n, k = contiguous(self.g), len(shard), problem.k
         self.passes = GradientPasses(problem, g, n, tuning.pass_tile, tuning)
         self.support_passes = GradientPasses(problem, g, k, tuning.support_tile, tuning)
         self.key_N, self.u_k = problem.v_AB.new_zeros(n), problem.v_AB.new_zeros(k)
@@ -586,9 +585,8 @@ class TritonIteration:
         return w - cut, r_AB - passes(r_AB, w, cut, positions, self.k, going, "given") / k
 
 
-def contiguous(problem: Problem, shard: Shard) -> Factored:
-    """The vectors of all rows of a shard, each factor row by row in memory."""
-    g = joined([g for _, g in problem.vectors.blocks(shard)])
+def contiguous(g: Factored) -> Factored:
+    """The same vectors, each factor row by row in memory."""
     return Factored(g.left.contiguous(), g.right.contiguous())
 
 
