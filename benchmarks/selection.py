@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results" / "selection.md"
 PLAIN_TWICE = 5.0  # a plain run shorter than this is made twice, around ours
 QUIET, PAUSE = 0.2, 0.3  # cores used by others, over so many seconds, that count as none
-GRACE = 60.0  # seconds a process may use beside what is measured: imports, loading, its last step
+GRACE = 60.0  # seconds a process may use besides what is measured: imports, loading, its last step
 LONGEST = 900.0
 
 Answer = dict[str, Any]
@@ -81,7 +81,9 @@ def _earlier(out: Path | None) -> list[Answer]:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Time and memory of every strategy, beside plain and peers.")
+    parser = argparse.ArgumentParser(
+        description="Time and memory of every strategy, next to plain, own Greedy and peers."
+    )
     parser.add_argument("--quick", action="store_true", help="tiny shapes, for a look at the machinery")
     parser.add_argument("--only", type=lambda text: text.split(","), help="strategies, separated by commas")
     parser.add_argument("--again", action="store_true", help="keep what an earlier run measured of the other cases")

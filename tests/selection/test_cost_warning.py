@@ -1,4 +1,4 @@
-"""A selection that takes hours says so before it begins."""
+"""A selection that is estimated to take hours warns before it begins."""
 
 import warnings
 
@@ -26,7 +26,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_hours_are_said_at_the_start_and_the_picks_stay(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_hours_are_warned_of_at_the_start_and_the_picks_stay(name: str, monkeypatch: pytest.MonkeyPatch):
     arrays = {one: (INPUTS | {"duals": rng.uniform(size=60)})[one] for one in LONG[name]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a small pool is nothing to speak of

@@ -134,7 +134,7 @@ def _pick_chunk(strategy: Greedy, carry: Any, keys: Sequence[Key], tolerance: fl
     for key in keys:
         gain_N, is_valid_N = _gains(strategy, carry, shard)
         faults.append(_first_fault(gain_N, is_valid_N))
-        place, score = (_draw if strategy.sampled else _highest)(gain_N, key, tolerance, shard)
+        place, score = (_draw if strategy.sampled else _argmax)(gain_N, key, tolerance, shard)
         pick = shard.rows(place)
         carry = strategy.advance(carry, pick)
         _add_pick(strategy, carry, pick, shard)
@@ -156,7 +156,7 @@ def _first_fault(gain_N: Tensor, is_valid_N: Tensor) -> Tensor:
     return torch.cat([place, gain_N.index_select(0, first).double()])
 
 
-def _highest(gain_N: Tensor, key: Key, tolerance: float, shard: Shard) -> tuple[Tensor, Tensor]:
+def _argmax(gain_N: Tensor, key: Key, tolerance: float, shard: Shard) -> tuple[Tensor, Tensor]:
     """Place (1,) and gain (1,) of the free row with the highest gain, ties to the smaller id."""
     gain_N = gain_N.masked_fill(shard.state["taken"], -torch.inf)
     top = gain_N.max()
@@ -167,7 +167,7 @@ def _highest(gain_N: Tensor, key: Key, tolerance: float, shard: Shard) -> tuple[
 def _draw(gain_N: Tensor, key: Key, tolerance: float, shard: Shard) -> tuple[Tensor, Tensor]:
     """Place (1,) of a free row drawn with weight exp(gain), and that weight (1,)."""
     noise_N = key.gumbel(shard.ids)  # float64: the draw must not depend on rounding
-    place, value = _highest(gain_N + noise_N, key, tolerance, shard)
+    place, value = _argmax(gain_N + noise_N, key, tolerance, shard)
     no_weight = value == -torch.inf  # all free rows have weight zero, as copies of picks do
     weight = (value - noise_N.index_select(0, place)).clamp(max=LARGEST_EXPONENT).exp()
     any_row = _lottery(key, shard).argmax(0, keepdim=True)

@@ -17,9 +17,9 @@ class Selection:
 
     Attributes:
         ids: (k,) int64, distinct global ids.
-        weights: (k,) float64, what each row's loss counts in training; ones where the strategy gives no weights.
+        weights: (k,) float64, the weight of each row's loss in training; ones where the strategy gives no weights.
         scores: (k,) float64, the value by which each row was chosen; higher is better.
-        notes: what the strategy has to say about this selection, numbers and short texts that go into JSON.
+        notes: facts about this selection, numbers and short texts that go into JSON.
     """
 
     ids: np.ndarray
@@ -61,5 +61,5 @@ class Selection:
 
 
 def equal_weights(ids: Any, scores: Any, notes: Mapping[str, Any] | None = None) -> Selection:
-    """A Selection of a strategy without weights: every row counts one."""
+    """A Selection in which every row has weight one."""
     return Selection(np.asarray(ids), np.ones(len(ids)), np.asarray(scores), dict(notes or {}))

@@ -1,7 +1,4 @@
-"""Arrays in, batch out: check what the caller of `labelwise.select` passes, and run the strategy on it.
-
-The modules behind this one do not check again.
-"""
+"""Check the arguments of `labelwise.select`, and run the strategy on the arrays. Inner modules do not check again."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.backends import accelerator_refusal, choose
+from labelwise.selection.backends import Backend, accelerator_refusal, choose
 from labelwise.selection.memory import Size
 from labelwise.selection.progress import tick
 from labelwise.selection.selection import equal_weights
@@ -234,13 +234,8 @@ class NearestDistances:
         return _joined(parts)
 
 
-class Backend(Protocol):
+class ListBackend(Backend, Protocol):
     """Makes the picks of one list of candidates, and adds them as centres if others are to follow."""
-
-    @property
-    def name(self) -> str: ...
-
-    def supports(self, pool: Shards, /) -> str | None: ...
 
     def pick_farthest(self, distances: NearestDistances, length: int, k: int, tolerance: float) -> Best:
         """Up to k picks, farthest first, from a list of `length` rows; none where only copies of centres are left."""
@@ -367,7 +362,7 @@ class TritonBackend:
         return best
 
 
-BACKENDS: tuple[Backend, ...] = (TritonBackend(), TorchBackend())
+BACKENDS: tuple[ListBackend, ...] = (TritonBackend(), TorchBackend())
 
 
 def _none() -> Best:

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from labelwise.strategies.distance.kernels.torch import ArrivalChance
 
-TURNS = (
-    4  # arrivals of one row for which chance is drawn at once; the list is drawn again with more where it needs them
-)
+TURNS = 4  # arrivals of a row for which chance is drawn at once; where a row has more, the list is drawn again
 SIZES = (256, 2048)  # list lengths that the kernels are compiled for, and powers of two above: compiling takes a second
 
 
