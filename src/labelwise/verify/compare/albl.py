@@ -1,4 +1,4 @@
-"""ALBL: the bandit by the written rule."""
+"""ALBL: the bandit as the paper states it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labelwise.verify.problems import Problem, expect, expect_close, expect_ids,
 
 @checks("albl")
 def albl(case: Case) -> None:
-    """Probabilities of the arms over scripted rounds, and the arm drawn chooses the batch."""
+    """Probabilities of the arms over scripted rounds; the drawn arm chooses the batch."""
     rng = case.rng("albl")
     arrays = {"probs": rng.dirichlet(np.ones(3), 40), "embedding": rng.normal(size=(40, 4))}
     arms, history, rewards = [1, 1, 0, 1], list[dict[str, object]](), list[float]()
@@ -30,7 +30,7 @@ def albl(case: Case) -> None:
         problem = Problem(arrays, np.arange(40), 2, Key(number).fold("batch").seed, labelled, case.device)
         expect_ids(got.ids, picks_of(get(got.notes["arm"]), problem).ids, "the arm drawn chooses the batch")
         new = [200 + 2 * number, 201 + 2 * number]
-        # As if that arm had been drawn: the rule is what is looked at.
+        # As if that arm had been drawn: only its probability is checked.
         history.append({**got.notes, "arm": names[arm], "probability": expected[arm], "ids": new})
         ids, right = ids + new, [*right, True, number % 2 == 0]
         chance |= dict.fromkeys(new, expected[arm])
@@ -38,7 +38,7 @@ def albl(case: Case) -> None:
 
 
 def _labelled_rows(ids: list[int], right: list[bool]) -> dict[str, np.ndarray]:
-    """Labelled rows that the model has right, or not."""
+    """Labelled rows that the model predicts correctly, or not."""
     y = np.array(ids) % 3
     probs = 0.7 * np.eye(3)[np.where(right, y, (y + 1) % 3)] + 0.1
     return {"ids": np.array(ids), "probs": probs, "y": y, "embedding": np.ones((len(ids), 4))}

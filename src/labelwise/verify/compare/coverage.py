@@ -17,13 +17,12 @@ from labelwise.verify.problems import expect_close, expect_ids
 TRIES = 5
 
 
-def _clusters(x: np.ndarray, ids: np.ndarray, count: int, key: Key, device: str) -> np.ndarray:
-    """The cluster of each row as the strategy finds it: which clusters is not what the reference is about."""
-    where = torch.from_numpy(ids).to(device)
-    everything = shards_of(where, {Features(): torch.from_numpy(x).to(device)})
-    with centred(everything, Features()):
-        cluster.kmeans(everything, Features(), count, key)
-    return everything.map(lambda shard: shard.state["cluster"].cpu().numpy())[0]
+def clusters_of(x: np.ndarray, ids: np.ndarray, count: int, key: Key, device: str) -> np.ndarray:
+    """The cluster (n,) of each row by k-means, as in the strategies: the references take clusters as given."""
+    rows = shards_of(torch.from_numpy(ids).to(device), {Features(): torch.from_numpy(x).to(device)})
+    with centred(rows, Features()):
+        cluster.kmeans(rows, Features(), count, key)
+    return rows.map(lambda shard: shard.state["cluster"].cpu().numpy())[0]
 
 
 @checks("typiclust")
@@ -38,14 +37,14 @@ def typiclust(case: Case) -> None:
         labelled = {"embedding": x_labelled, "ids": names} if turn else None
         got = case.select(k, {"embedding": x}, ids, labelled, seed=turn, strategy=strategy)
         key = Key(turn).fold("clusters")
-        number = _clusters(np.vstack([x, x_labelled]), np.concatenate([ids, names]), turn + k, key, case.device)
+        number = clusters_of(np.vstack([x, x_labelled]), np.concatenate([ids, names]), turn + k, key, case.device)
         expected = slow_clusters.typiclust(x, ids, number[:70], number[70:].tolist(), k, near)
         expect_ids(got.ids, expected, "the most typical rows of the clusters found")
 
 
 @checks("probcover")
 def probcover(case: Case) -> None:
-    """Picks on the explicit graph of balls, also with rows exactly on the edge of one."""
+    """Picks on the explicit graph of balls, also with rows exactly on the boundary of a ball."""
     for turn in range(TRIES):
         rng = case.rng("probcover", turn)
         x = rng.normal(size=(60, 2))

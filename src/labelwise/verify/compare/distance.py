@@ -49,7 +49,7 @@ def _with_lists(strategy: Strategy, first: int, longest: int) -> Strategy:
 
 @checks("badge")
 def badge_replayed(case: Case) -> None:
-    """Explicit gradients; k-means++ one row at a time with the same noise, and distances of any list as scores."""
+    """Explicit gradients; k-means++ one row at a time with the same noise; distances as scores."""
     for turn in range(TRIES):
         rng = case.rng("badge", turn)
         p, h, ids = rng.dirichlet(np.ones(4), 40), rng.normal(size=(40, 3)), rng.permutation(500)[:40]
@@ -69,7 +69,7 @@ def badge_replayed(case: Case) -> None:
 
 @checks("badge", "law")
 def badge_law(case: Case) -> None:
-    """Three picks by lists of arrivals: their joint law by enumeration."""
+    """Three picks by lists of arrivals: their joint distribution by enumeration."""
     x = np.array([[0.0, 0.0], [1.0, 0.0], [1.2, 0.1], [0.0, 1.5], [0.3, 1.5], [-1.0, -1.0]])
     p = np.tile([0.7, 0.3], (6, 1))
     g = slow.badge_gradients(p, x)

@@ -1,4 +1,4 @@
-"""Draws on a basis: BSS, leverage scores and volume, replayed with the same noise or against their law."""
+"""BSS, leverage scores and volume sampling, with the same noise or against their distribution."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _pool(psi: np.ndarray, ids: np.ndarray) -> Shards:
 
 
 def _whitened(psi: np.ndarray, ids: np.ndarray, rank: int, k: int, seed: int) -> tuple[np.ndarray, float]:
-    """The whitened rows, checked against a singular value decomposition, and how many draws k rows should take."""
+    """The whitened rows, checked against a singular value decomposition, and the expected draws for k rows."""
     pool = _pool(psi, ids)
     with whitened(pool, Basis(), rank, None, Key(seed)) as basis:
         expected = expected_draws(pool, LEVERAGE, k, Draws.most(k))
@@ -68,7 +68,7 @@ def leverage(case: Case) -> None:
 
 @checks("volume")
 def volume(case: Case) -> None:
-    """The greedy rule by one inverse for each pick; weights of the drawn rule undo its law."""
+    """The greedy rule by one inverse for each pick; the weights of the sampled rule correct for its probabilities."""
     for turn, kind in enumerate(slow.KINDS):
         rng = case.rng("volume", turn)
         psi, ids = slow.features(kind, 80, 4, rng), rng.permutation(500)[:80] - 100
