@@ -221,12 +221,12 @@ def test_demo_says_at_once_that_it_cannot_write(tmp_path: Path) -> None:
     assert "Labelwise demo" not in done.stdout
 
 
-def test_a_stopped_demo_reports_whole_seeds_only() -> None:
+def test_a_stopped_demo_reports_complete_seeds_only() -> None:
     from labelwise.bench.suite.compare import Comparison
-    from labelwise.cli.comparison import whole_seeds
+    from labelwise.cli.comparison import complete_seeds
 
     plan = Comparison(("random", "margin"), (0, 1), 10, 10, 1)
     runs = [("random", 0, 2), ("margin", 0, 2), ("random", 1, 2), ("margin", 1, 1)]
     records = [lw.Record("r", s, seed, n, 10 * n, {"accuracy": 0.5}) for s, seed, m in runs for n in range(m)]
-    assert {record.seed for record in whole_seeds(plan, records)} == {0}
-    assert whole_seeds(plan, records[:3]) == []
+    assert {record.seed for record in complete_seeds(plan, records)} == {0}
+    assert complete_seeds(plan, records[:3]) == []

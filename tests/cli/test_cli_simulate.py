@@ -151,7 +151,7 @@ def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
     code, said = small(houses, out)
     assert code == 130
     assert "Stopped before the first seed was done" in said
-    assert "The same command goes on" in said
+    assert "The same command continues" in said
     assert not (out / "records.jsonl").exists()
     stop = ("kcenter", 1, 1)
     code, said = small(houses, out)
@@ -161,7 +161,7 @@ def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
     stop = None
     code, said = small(houses, out)
     assert code == 0
-    assert "Going on with the runs that are there" in said
+    assert "Continuing the runs in the folder" in said
     assert picks_in(out) == picks_in(tmp_path / "whole")
     assert walked == [(name, seed, number) for seed in (0, 1) for name in ("random", "kcenter") for number in (0, 1)]
     walked.clear()
@@ -316,8 +316,8 @@ def test_a_model_that_learns_nothing_is_said_to(tmp_path: Path):
         (["--target", "price", "--features", "size,price"], ArgumentError, "without the target 'price'"),
         (["--target", "price", "--task", "ranking"], ArgumentError, "--task is auto, regression, classification"),
         (["--target", "price", "--test", "1.5"], ArgumentError, "--test is a share"),
-        (["--target", "price", "--rounds", "30"], BudgetError, "at most --rounds 3, or take a smaller -k"),
-        (["--target", "price", "--strategies", "margin"], NeedError, "class probabilities.*fit a regression pool"),
+        (["--target", "price", "--rounds", "30"], BudgetError, "at most --rounds 3, or a smaller -k"),
+        (["--target", "price", "--strategies", "margin"], NeedError, "class probabilities.*strategies for regression"),
         (["--target", "price", "--strategies", "marginal"], ArgumentError, "there is no strategy 'marginal'"),
         (["--target", "town", "--task", "regression"], ArgumentError, "regression needs numbers.*found '"),
         (["--target", "name"], ArgumentError, "each more than once"),

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labelwise.reproduce.records import ran_of
+from labelwise.reproduce.records import select_records
 
 METHODS = ("Random", "BADGE")
 SHEET = SimpleNamespace(name="SVHN+VGG", rounds=3, strategies=METHODS)
@@ -18,7 +18,7 @@ def ran(reached, by="round"):
         for run, last in reached.items()
         for number in range(last + 1)
     ]
-    return ran_of(SHEET, records, JOBS, by)
+    return select_records(SHEET, records, JOBS, by)
 
 
 def rounds_of(shown):
@@ -29,7 +29,7 @@ def rounds_of(shown):
 def test_a_complete_seed_is_shown_alone(by):
     found = ran({"Random/0": 3, "BADGE/0": 3, "Random/1": 2, "BADGE/1": 3}, by)
     assert {record.run for record in found.records} == {"Random/0", "BADGE/0"}
-    assert {record.run for record in found.kept} == {"Random/0", "BADGE/0", "BADGE/1"}
+    assert {record.run for record in found.complete} == {"Random/0", "BADGE/0", "BADGE/1"}
     assert found.unfinished == [
         "SVHN+VGG: 3 of 4 runs are complete: shown are those of seed 0, which all methods have."
     ]
@@ -38,7 +38,7 @@ def test_a_complete_seed_is_shown_alone(by):
 def test_without_a_complete_seed_the_rounds_that_all_methods_have():
     found = ran({"Random/0": 3, "BADGE/0": 1, "Random/1": 3})
     assert rounds_of(found) == [("BADGE/0", 0), ("BADGE/0", 1), ("Random/0", 0), ("Random/0", 1)]
-    assert {record.run for record in found.kept} == {"Random/0", "Random/1", "BADGE/0"}
+    assert {record.run for record in found.complete} == {"Random/0", "Random/1", "BADGE/0"}
     assert found.unfinished == [
         "SVHN+VGG: 2 of 4 runs are complete, and of no seed those of all methods: shown are the rounds up to 1 of "
         "seed 0."

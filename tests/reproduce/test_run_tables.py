@@ -110,7 +110,7 @@ def test_the_papers_seconds_are_complete():
 @pytest.mark.parametrize("name", sorted(EVERY - NOT_RUN - {"sabal/table2"}))
 def test_smoke(name: str, tmp_path):
     told = []
-    result = reproduce(name, Setting("smoke", say=told.append), tmp_path)
+    result = reproduce(name, Setting("smoke", on_progress=told.append), tmp_path)
     stem = name.replace("/", "-")
     page = (tmp_path / f"{stem}.md").read_text()
     numbers = json.loads((tmp_path / f"{stem}.json").read_text())
@@ -200,7 +200,7 @@ def test_a_run_goes_on_and_repeats_nothing(mnist):
     torn.write_text(before[torn].splitlines(keepends=True)[0])  # stopped after its first round
     setting = Setting("smoke", only=("MNIST",))
     result = reproduce("sabal/table2", replace(setting, page=True), mnist, "a command that runs nothing")
-    assert result.numbers["ours"] == numbers  # complete runs beside the page are not lost
+    assert result.numbers["ours"] == numbers  # complete runs next to the page are not lost
     page = (mnist / "sabal-table2.md").read_text()
     assert "Written by\n\n```\nlabelwise reproduce sabal/table2\n```" in page
     assert "made again from the records by `a command that runs nothing`." in page
@@ -262,7 +262,7 @@ def test_rows_that_were_run_before_stay_on_the_page(tmp_path, monkeypatch):
     page, picture = (tmp_path / "sabal-table2.md").read_text(), (tmp_path / "sabal-table2.png").read_bytes()
     assert "```\nthe first command\nthe second command\n```" in page
     assert "`the first command`\n`the second command`" in (tmp_path / "README.md").read_text()
-    # Again from what is beside the page alone, where the data are not there either.
+    # Again from what is next to the page alone, where the data are not there either.
     shutil.rmtree(tmp_path / "work")
     monkeypatch.setattr(paper_times, "sized", _no_data)
     again = reproduce("sabal/table2", Setting("smoke", page=True), tmp_path, "a third command")
@@ -400,7 +400,7 @@ def test_the_papers_sizes_on_the_rows_that_are_there(monkeypatch):
     assert sized(fashion, "paper") == fashion
     few = sized(cifar, "paper")  # 23,000 labels are asked of 12,000 rows
     assert (few.start, few.k, few.rounds) == (720, 1200, 4)
-    assert "12000 of the 50000" in few.said[0]
+    assert "12000 of the 50000" in few.changes[0]
     assert few.start + few.k * few.rounds <= CATALOGUE["cifar10"].rows[0] - valid_rows(few)
     with pytest.raises(SourceError, match="cifar100"):
         sized(hundred, "paper")
@@ -434,7 +434,7 @@ def test_small_runs_where_no_data_are(monkeypatch):
     for table in TABLES:
         for sheet in chosen(table, Setting())[0]:
             assert sheet.data == "digits"
-            assert any("stand in" in line for line in sheet.said)
+            assert any("stand in" in line for line in sheet.changes)
             assert suite_of(sheet, table.name, 0, "cpu", 1).jobs()[0]
             assert sheet.start + sheet.k * sheet.rounds <= tables.pool_rows(sheet) - valid_rows(sheet)
 
@@ -540,9 +540,9 @@ def test_random_below_all():
 
 
 def test_within_a_deviation_of_another():
-    assert verdicts.beside("MNIST", ("Greedy",), "BADGE").ask({"MNIST": ROW})[0] is True
-    assert verdicts.beside("MNIST", ("Greedy", "IHT"), "BADGE").ask({"MNIST": ROW})[0] is False
-    assert verdicts.beside("MNIST", ("BADGE",), "Random").ask({"MNIST": ROW})[0] is True  # above
+    assert verdicts.not_below("MNIST", ("Greedy",), "BADGE").ask({"MNIST": ROW})[0] is True
+    assert verdicts.not_below("MNIST", ("Greedy", "IHT"), "BADGE").ask({"MNIST": ROW})[0] is False
+    assert verdicts.not_below("MNIST", ("BADGE",), "Random").ask({"MNIST": ROW})[0] is True  # above
     assert verdicts.above("MNIST", "Greedy", "Random").ask({"MNIST": ROW})[0] is True
     assert verdicts.above("MNIST", "BADGE", "Greedy").ask({"MNIST": ROW})[0] is False
     assert verdicts.best("MNIST", ("Greedy", "IHT")).ask({"MNIST": ROW}) == (
@@ -581,7 +581,7 @@ def test_what_the_papers_own_numbers_say_of_their_claims():
 
 def test_sentences_and_bands():
     paper = {"MNIST": {"Random": Stat(86.48, 1.11)}}
-    text = verdicts.said([verdicts.below_all("MNIST")], {"MNIST": ROW}, paper)
+    text = verdicts.claims_text([verdicts.below_all("MNIST")], {"MNIST": ROW}, paper)
     assert text.startswith(
         "- Random lies below every informed method on MNIST by more than its own deviation: **holds**"
     )

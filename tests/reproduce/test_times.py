@@ -11,7 +11,7 @@ from labelwise.reproduce import registry
 from labelwise.reproduce import times as paper_times
 from labelwise.reproduce.registry import Setting, named, shown_time
 from labelwise.reproduce.run_tables import TABLES
-from labelwise.reproduce.times import FILE, measured, seconds_of, timed
+from labelwise.reproduce.times import FILE, measure_times, seconds_of, timed
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 BY_NAME = {table.name: table for table in TABLES}
@@ -19,15 +19,15 @@ BY_NAME = {table.name: table for table in TABLES}
 
 @pytest.fixture
 def times(monkeypatch):
-    """Times that were measured, made up."""
+    """Times as if they were measured."""
     table = {"small": {"cpu": {"CIFAR10+ResNet": [2400.0, 24]}}, "paper": {"cuda": {"CIFAR10+ResNet": [80.0, 4]}}}
     figure = {"small": {"cpu": {"": [80.0, 8]}}, "paper": {"cpu": {"": [2000.0, 5]}}}
-    monkeypatch.setattr(paper_times, "kept", lambda: {"dynamical/table4": table, "ally/figure2": figure})
+    monkeypatch.setattr(paper_times, "measured_times", lambda: {"dynamical/table4": table, "ally/figure2": figure})
 
 
 def test_times_are_those_of_the_kept_pages():
     kept = json.loads(FILE.read_text())
-    assert kept == measured(RESULTS / name for name in ("ally", "papers-small", "papers")), (
+    assert kept == measure_times(RESULTS / name for name in ("ally", "papers-small", "papers")), (
         "python benchmarks/paper_times.py writes them"
     )
     records = json.loads((RESULTS / "papers-small" / "sabal-table2.json").read_text())["seconds"]

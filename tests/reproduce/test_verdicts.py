@@ -7,7 +7,7 @@ import pytest
 from labelwise.reproduce import verdicts
 from labelwise.reproduce.ally.claims import among_two, areas, baselines, clusters, labels_to_97, tightness
 from labelwise.reproduce.dynamical.figures import _agreement, _highest
-from labelwise.reproduce.records import doubt_of, fewer_seeds, sizes
+from labelwise.reproduce.records import fewer_seeds, find_doubts, sizes
 from labelwise.reproduce.verdicts import Doubt, Stat
 from labelwise.stats.record import Record
 
@@ -47,7 +47,9 @@ def test_differences_of_runs_that_should_be_equal_decide_nothing(gaps, apart, ho
 
 def test_the_paper_is_asked_without_our_doubts():
     table = rounds((0, 1, 1))
-    text = verdicts.said([verdicts.every_round("dynamicAL", 1, None)], table, table, Doubt({"1": 1.45, "2": 1.45}))
+    text = verdicts.claims_text(
+        [verdicts.every_round("dynamicAL", 1, None)], table, table, Doubt({"1": 1.45, "2": 1.45})
+    )
     assert ": **cannot be said** (by +1.00 points in the last round; runs that should be equal are up to 1.45" in text
     assert text.endswith("in the paper's own numbers it holds (by +1.00 points in the last round).")
 
@@ -58,14 +60,16 @@ def test_noise_in_every_other_claim():
     for claim, quiet in (
         (verdicts.below_all("MNIST"), True),
         (verdicts.above("MNIST", "BADGE", "Greedy"), True),
-        (verdicts.beside("MNIST", ("Greedy",), "BADGE"), False),
+        (verdicts.not_below("MNIST", ("Greedy",), "BADGE"), False),
         (verdicts.best("MNIST", ("Greedy",)), False),
     ):
         assert claim.ask({"MNIST": row})[0] is quiet
         answer, shown = claim.ask({"MNIST": row}, noisy)
         assert answer is None
         assert "up to 3.00 points apart" in shown
-    within = verdicts.beside("MNIST", ("Greedy",), "BADGE").ask({"MNIST": {**row, "Greedy": Stat(90.9, 0.2, 5)}}, noisy)
+    within = verdicts.not_below("MNIST", ("Greedy",), "BADGE").ask(
+        {"MNIST": {**row, "Greedy": Stat(90.9, 0.2, 5)}}, noisy
+    )
     assert within[0] is True
 
 
@@ -86,7 +90,7 @@ def test_one_seed_decides_nothing_and_its_numbers_are_shown():
         assert claim.ask(row)[0] is None
         assert "one seed; " in claim.ask(row)[1]
         assert "88.00" in claim.ask(row)[1]
-    assert verdicts.beside("MNIST", ("Greedy",), "Random").ask(row) == (None, "one seed; Greedy 90.00, Random 88.00")
+    assert verdicts.not_below("MNIST", ("Greedy",), "Random").ask(row) == (None, "one seed; Greedy 90.00, Random 88.00")
     budget = {"R=2": {"SVHN": Stat(75.0, None, 1)}, "R=1": {"SVHN": Stat(70.0, None, 1)}}
     assert verdicts.falling("SVHN", ("R=2", "R=1")).ask(budget) == (None, "one seed; R=2: 75.00, R=1: 70.00")
 
@@ -114,7 +118,7 @@ def ran(picks, first=None, by="area"):
 
 def test_methods_that_made_the_same_picks_are_not_compared():
     one = ran({"IHT": [[1, 2], [3]], "IHT, bias only": [[2, 1], [3]], "Variance only": [[1, 2], [4]]})
-    doubt = doubt_of([one], "area")
+    doubt = find_doubts([one], "area")
     assert doubt.same == {("MNIST", frozenset({"IHT", "IHT, bias only"})): 2}
     row = {name: Stat(20.59, 4.72, 3) for name in ("IHT", "IHT, bias only", "Variance only")}
     answer, shown = verdicts.above("MNIST", "IHT", "IHT, bias only").ask({"MNIST": row}, doubt)
@@ -125,8 +129,8 @@ def test_methods_that_made_the_same_picks_are_not_compared():
 
 def test_the_points_between_first_models_are_those_of_one_seed():
     one = ran({"Random": [[1]], "dynamicAL": [[2]]}, {"Random": 0.30, "dynamicAL": 0.3145})
-    assert doubt_of([one], "round").apart == pytest.approx({"0": 1.45, "1": 1.45})
-    assert doubt_of([one], "area").apart == pytest.approx({"MNIST": 1.45})
+    assert find_doubts([one], "round").apart == pytest.approx({"0": 1.45, "1": 1.45})
+    assert find_doubts([one], "area").apart == pytest.approx({"MNIST": 1.45})
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------

@@ -53,14 +53,14 @@ def data() -> None:
 def run(
     config: Path = typer.Argument(..., metavar="CONFIG.yaml", help="What to run; suite/ has examples."),
     out: Path = typer.Option(None, help="Folder of the run; runs/NAME if not given. Started again, it goes on there."),
-    processes: int = typer.Option(None, min=1, help="Processes to run jobs in, instead of the configuration's."),
+    processes: int = typer.Option(None, min=1, help="Number of worker processes; replaces that of the configuration."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=f"{MAX_MEMORY} Instead of the configuration's."),
-    plan: bool = typer.Option(False, "--plan", help="Say what would be run and what is left out, and exit."),
+    plan: bool = typer.Option(False, "--plan", help="Print what would run and what is skipped, and exit."),
 ) -> None:
-    """Run data sets x models x strategies x seeds: one record on disk for each round, and Ctrl-C at any time.
+    """Run data sets x models x strategies x seeds. Each round is saved, so you can stop with Ctrl-C at any time.
 
-    Every strategy of a seed starts from the same random first batch, also those that could choose one themselves, and
-    from the same weights of the model. Started again, the run goes on without repeating a round.
+    All strategies of a seed start from the same random first batch and the same weights of the model. Started again,
+    the run continues and repeats no finished round.
     """
     from dataclasses import replace
 
@@ -103,23 +103,23 @@ def run(
         import torch
 
         if not torch.cuda.is_available():
-            raise ArgumentError(f"{config}: device: cuda was asked for, but torch finds no GPU; write device: cpu")
+            raise ArgumentError(f"{config}: device: cuda was asked for, but torch finds no GPU; use device: cpu")
     for line in changed_environment(folder):
-        console.print(f"[yellow]The environment is not that of the run:[/] {line}", highlight=False)
+        console.print(f"[yellow]The environment has changed since the run was started:[/] {line}", highlight=False)
     steps = run_suite(suite, config.read_text(encoding="utf-8"), folder, processes)
     again = _again(config, out, processes, max_memory)
     try:
         progress = show_progress(steps, console)
     except KeyboardInterrupt:
         steps.close()
-        there = escape(f"Every finished round is in {folder}. Go on with: {again}")
+        there = escape(f"Every finished round is in {folder}. Continue with: {again}")
         console.print(f"[yellow]Stopped.[/] {there}", highlight=False, soft_wrap=True)
         raise Stopped from None
     _end(console, progress, folder, again)
 
 
 def _again(config: Path, out: Path | None, processes: int | None, max_memory: str | None) -> str:
-    """The command that goes on, as a shell takes it."""
+    """The shell command that continues the run."""
     words = ["labelwise", "bench", "run", str(config)]
     for option, value in (("--out", out), ("--processes", processes), ("--max-memory", max_memory)):
         words += [] if value is None else [option, str(value)]
@@ -127,13 +127,13 @@ def _again(config: Path, out: Path | None, processes: int | None, max_memory: st
 
 
 def _print_skipped(console: Console, skipped: list[Skipped]) -> None:
-    """One line for each reason, with the strategies and data sets it holds for."""
+    """Print one line for each reason, with its strategies and data set."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for one in skipped:
         grouped.setdefault((one.data, one.model, one.why), []).append(one.strategy)
     for (data, model, why), names in grouped.items():
         console.print(
-            f"  [dim]left out on {data} with {model}: {', '.join(names)} ({why})[/]", highlight=False, soft_wrap=True
+            f"  [dim]skipped on {data} with {model}: {', '.join(names)} ({why})[/]", highlight=False, soft_wrap=True
         )
 
 
@@ -147,17 +147,17 @@ def _end(console: Console, progress: Progress | None, folder: Path, again: str) 
     console.print(f"[bold]{done} of {len(progress.jobs)} runs are done[/], in {place}", highlight=False, soft_wrap=True)
     if not progress.failed:
         report = f"labelwise bench report {shlex.quote(str(folder))}"
-        console.print(f"What they show: {report}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"Make the report with: {report}", highlight=False, soft_wrap=True, markup=False)
         return
     console.print(f"[red]{len(progress.failed)} failed[/]; {place}/failures.txt has the tracebacks:", soft_wrap=True)
     for name, text in progress.failed.items():
-        console.print(f"  {name}: {_last_words(text)}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"What failed is tried again by: {again}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {name}: {_error_line(text)}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Run the failed ones again with: {again}", highlight=False, soft_wrap=True, markup=False)
     sys.exit(1)
 
 
-def _last_words(trace: str) -> str:
-    """What a traceback ends with: the error and, where it has several lines, all of them in one."""
+def _error_line(trace: str) -> str:
+    """The error at the end of a traceback, in one line."""
     lines = trace.rstrip().splitlines()
     at = max((place for place, line in enumerate(lines) if line and not line[0].isspace()), default=0)
     return " ".join(line.strip() for line in lines[at:])
@@ -167,36 +167,37 @@ def report(
     runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Folders of `bench run`."),
     out: Path = typer.Option(Path("labelwise-report"), help="Folder for the report."),
     at: list[str] = typer.Option(
-        None, metavar="LEVEL", help="Labels to reach this accuracy, such as 0.9, or rmse=5; may be given again."
+        None, metavar="LEVEL", help="Labels to reach this accuracy, such as 0.9, or rmse=5; can be repeated."
     ),
 ) -> None:
-    """What the runs show: curves, labels saved, tests and a verdict."""
-    from labelwise.bench.report import report as evidence
+    """Make the report of runs: curves, labels saved, tests and verdicts."""
+    from labelwise.bench.report.report import levels_of
+    from labelwise.bench.report.report import report as write_report
 
     words = ["labelwise", "bench", "report", *map(str, runs), "--out", str(out)]
     command = shlex.join([*words, *(word for level in at or () for word in ("--at", level))])
-    for line in evidence.report(runs, out, command, evidence.levels_of(at or ())).lines:
+    for line in write_report(runs, out, command, levels_of(at or ())).lines:
         typer.echo(f"- {line}")
-    typer.echo(f"Written: {out / 'report.html'}, report.md, standings.csv, the pictures and the records beside them")
+    typer.echo(f"Written: {out / 'report.html'}, report.md, standings.csv, pictures and records next to it")
 
 
 @app.command("replay")
 def replay(
     project: Path = typer.Argument(..., help="A labelling project, as `labelwise label` makes it."),
     strategies: str = typer.Option(
-        None, help="What to compare, by name, with commas; random is always among them. [dim]That of the project[/]"
+        None, help="Strategies to compare, separated by commas; random is always included. [dim]That of the project[/]"
     ),
     seeds: int = typer.Option(
         None, min=1, help=f"Runs of each strategy, each with its own test rows and first labels. {ENOUGH}"
     ),
-    k: int = typer.Option(None, "-k", "--k", min=1, help="Labels of each round; a tenth of the rows otherwise."),
+    k: int = typer.Option(None, "-k", "--k", min=1, help="Labels of each round; a tenth of the rows by default."),
     test: float = typer.Option(0.3, help="Share of the labelled rows to test on."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
-    out: Path = typer.Option(Path("labelwise-replay"), help="Folder for the page, the picture and the records."),
+    out: Path = typer.Option(Path("labelwise-replay"), help="Folder for page, picture and records."),
 ) -> None:
-    """Replay a labelling project: strategies beside random on its labelled rows, with its features and its model.
+    """Replay a labelling project: compare strategies with random on its labelled rows, with its features and model.
 
-    The labelled rows were chosen by a strategy themselves, so the comparison holds on those rows only.
+    A strategy chose these rows, so the comparison holds on them only, not on the whole pool.
     """
     from labelwise.cli.replay import replay as run_replay
 

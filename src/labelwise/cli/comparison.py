@@ -1,4 +1,4 @@
-"""What `labelwise demo` and `labelwise simulate` share: the live display of a comparison, its table, page and files."""
+"""Shared by `labelwise demo`, `simulate` and `bench replay`: the live display of a comparison, its table and files."""
 
 from __future__ import annotations
 
@@ -18,24 +18,33 @@ if TYPE_CHECKING:
     from labelwise.stats.record import Record
     from labelwise.stats.summary import Table
 
-ENOUGH = "[dim]As many as a verdict takes: 6 for one strategy beside random, 7 for two or three, ...[/]"
+ENOUGH = "[dim]As many as a verdict needs: 6 for one strategy and random, 7 for two or three, ...[/]"
 BARS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
-class About:
-    """What a comparison is called, how it is measured, and what its page says about it."""
+class Presentation:
+    """How a comparison is presented.
+
+    Attributes:
+        title: of its page.
+        metric: what is measured.
+        protocol: lines for the page on data, model and training.
+        next: commands to suggest, and what they are for.
+        resumable: whether the same command continues a stopped run.
+        others: further metrics, each with a table.
+    """
 
     title: str
     metric: str
     protocol: Mapping[str, str]
-    next: Sequence[tuple[str, str]]  # commands to go on with, and what they are for
-    resumable: bool  # whether a stopped run goes on when the same command is given again
-    others: Sequence[str] = ()  # further metrics, each with a table of its own
+    next: Sequence[tuple[str, str]]
+    resumable: bool
+    others: Sequence[str] = ()
 
 
-def check_place(out: Path) -> None:
-    """Raise now, and not after the runs, when nothing can be written to the folder."""
+def check_writable(out: Path) -> None:
+    """Raise before the runs if the folder is not writable."""
     from labelwise.errors import StoreError
 
     try:
@@ -51,27 +60,29 @@ def check_place(out: Path) -> None:
 
 
 def check_drawing() -> None:
-    """Raise now, and not after the runs, when the figure cannot be drawn."""
+    """Raise before the runs if matplotlib is missing."""
     from labelwise.report.style import import_matplotlib
 
     import_matplotlib()
 
 
-def names_of(recipes: str) -> tuple[str, ...]:
-    """Names with commas between them, each once, random first."""
+def parse_names(recipes: str) -> tuple[str, ...]:
+    """Split comma-separated names: each once, random first."""
     return tuple(dict.fromkeys(["random", *(one.strip() for one in recipes.split(",") if one.strip())]))
 
 
-def enough(names: Sequence[str]) -> int:
-    """The fewest seeds with which one of these, random among them, can be told from random."""
+def default_seeds(names: Sequence[str]) -> int:
+    """The fewest seeds with which a verdict on these strategies is possible."""
     from labelwise.stats.paired import seeds_needed
     from labelwise.stats.verdict import LEVEL
 
     return seeds_needed(max(1, len(names) - 1), LEVEL)
 
 
-def watch(plan: Comparison, records: Iterable[Record], console: Console, about: About) -> tuple[list[Record], bool]:
-    """Take the records in while showing how far they are; whether Ctrl-C stopped them."""
+def show_progress(
+    plan: Comparison, records: Iterable[Record], console: Console, about: Presentation
+) -> tuple[list[Record], bool]:
+    """Collect the records while showing progress; also return whether Ctrl-C stopped the run."""
     from rich.live import Live
 
     taken: list[Record] = []
@@ -88,8 +99,8 @@ def watch(plan: Comparison, records: Iterable[Record], console: Console, about: 
     return taken, stopped
 
 
-def whole_seeds(plan: Comparison, records: list[Record]) -> list[Record]:
-    """The records of the seeds that every recipe ran to the end."""
+def complete_seeds(plan: Comparison, records: list[Record]) -> list[Record]:
+    """The records of the seeds that every recipe finished."""
     count: dict[int, int] = {}
     for record in records:
         count[record.seed] = count.get(record.seed, 0) + 1
@@ -97,7 +108,7 @@ def whole_seeds(plan: Comparison, records: list[Record]) -> list[Record]:
 
 
 def _display(plan: Comparison, records: list[Record], metric: str) -> RenderableType:
-    """How far it is, and the curves so far: mean test metric of each recipe from the first to the last label."""
+    """Progress and the curves so far: the mean metric of each recipe by number of labels."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -127,7 +138,7 @@ def _display(plan: Comparison, records: list[Record], metric: str) -> Renderable
 
 
 def _means(plan: Comparison, records: list[Record], recipe: str, metric: str) -> list[float]:
-    """Mean of the metric at each label count over the seeds that got there."""
+    """Mean of the metric at each label count, over the seeds that reached it."""
     by_round: dict[int, list[float]] = {}
     for record in records:
         if record.strategy == recipe:
@@ -140,14 +151,16 @@ def _bars(values: list[float], low: float, high: float) -> str:
     return "".join(BARS[1 + round((value - low) / span * (len(BARS) - 2))] * 3 for value in values)
 
 
-def finish(plan: Comparison, records: list[Record], out: Path, console: Console, stopped: bool, about: About) -> None:
-    """Table, page, picture and records of what ran; after Ctrl-C, of the seeds that every recipe finished."""
+def write_results(
+    plan: Comparison, records: list[Record], out: Path, console: Console, stopped: bool, about: Presentation
+) -> None:
+    """Write table, page, picture and records; after Ctrl-C, of the seeds that every recipe finished."""
     from rich.markup import escape
 
     from labelwise.stats.summary import summarise
 
     if stopped:
-        records = _of_whole_seeds(plan, records, out, console, about)
+        records = _of_complete_seeds(plan, records, out, console, about)
     table = summarise(records, about.metric)
     console.print(_table(table))
     _write(records, table, out, about)
@@ -168,26 +181,28 @@ def finish(plan: Comparison, records: list[Record], out: Path, console: Console,
         console.print(f"  {line}  [dim]{what}[/]", highlight=False, soft_wrap=True)
 
 
-def _of_whole_seeds(plan: Comparison, records: list[Record], out: Path, console: Console, about: About) -> list[Record]:
-    """What can be reported of a stopped run; Exit where that is nothing, or would replace an earlier result."""
+def _of_complete_seeds(
+    plan: Comparison, records: list[Record], out: Path, console: Console, about: Presentation
+) -> list[Record]:
+    """The records of a stopped run to report; exit if there are none, or if they would replace an earlier result."""
     from rich.markup import escape
 
-    on = " The same command goes on from here." if about.resumable else ""
-    whole = whole_seeds(plan, records)
+    on = " The same command continues from here." if about.resumable else ""
+    whole = complete_seeds(plan, records)
     if not whole:
-        kept = "; nothing was written" if not about.resumable else ""
-        console.print(f"[yellow]Stopped before the first seed was done for every recipe{kept}.[/]{on}")
+        note = "; nothing was written" if not about.resumable else ""
+        console.print(f"[yellow]Stopped before the first seed was done for every recipe{note}.[/]{on}")
         raise Stopped
     if (out / "records.jsonl").exists() and not about.resumable:
         console.print(
-            f"[yellow]Stopped.[/] {escape(str(out))} holds the results of an earlier run; they were kept as they are."
+            f"[yellow]Stopped.[/] {escape(str(out))} holds the results of an earlier run, which were not changed."
         )
         raise Stopped
     console.print(f"[yellow]Stopped.[/] Seeds that every recipe finished: {len({r.seed for r in whole})}.{on}")
     return whole
 
 
-def _write(records: list[Record], table: Table, out: Path, about: About) -> None:
+def _write(records: list[Record], table: Table, out: Path, about: Presentation) -> None:
     from labelwise.io.files import write_bytes, write_text
     from labelwise.report.figures import png
     from labelwise.report.page import page_html
@@ -218,7 +233,7 @@ def _last(records: list[Record], metric: str) -> str:
 
 
 def _table(table: Table) -> RenderableType:
-    """The table at the width of a terminal: means only, the spread is on the page."""
+    """The table for a terminal: means only; the spread is on the page."""
     from rich import box
     from rich.console import Group
     from rich.table import Table as Shown
@@ -231,8 +246,8 @@ def _table(table: Table) -> RenderableType:
         box=box.SIMPLE,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        title=f"{metric.title[:1].upper()}{metric.title[1:]}{' (%)' if metric.percent else ''} at so many labels, area "
-        "under the curve, seconds of a selection, labels saved",
+        title=f"{metric.title[:1].upper()}{metric.title[1:]}{' (%)' if metric.percent else ''} by number of labels, "
+        "area under the curve, seconds per selection, labels saved",
         title_justify="left",
     )
     shown.add_column("recipe", no_wrap=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RECIPES = "random,margin,badge,typiclust"
 PROTOCOL = {
     "Data": "handwritten digits of scikit-learn, 8 x 8 pixels, 10 classes: 1,438 rows to choose from, 359 test rows",
-    "Model": "multi-layer perceptron 64-128-64-10, trained anew in each round (Adam, early stopping)",
+    "Model": "multi-layer perceptron 64-128-64-10, trained from new weights in each round (Adam, early stopping)",
 }
 NEXT = (
     ("labelwise strategies", "what each needs, costs and cites"),
@@ -31,19 +31,19 @@ POOL = 1438  # rows of the digits to choose from
 
 def demo(
     out: Path = typer.Option(
-        Path("labelwise-demo"), help="Folder for the page, the picture and the records; a full run replaces them."
+        Path("labelwise-demo"), help="Folder for page, picture and records; a full run replaces them."
     ),
-    seeds: int = typer.Option(None, min=1, help=f"Runs of each recipe, each from its own first labels. {ENOUGH}"),
-    recipes: str = typer.Option(RECIPES, help="What to compare, by name, with commas; random is always among them."),
+    seeds: int = typer.Option(None, min=1, help=f"Runs of each recipe, each with its own first labels. {ENOUGH}"),
+    recipes: str = typer.Option(RECIPES, help="Recipes to compare, separated by commas; random is always included."),
     k: int = typer.Option(10, "-k", min=1, help="Labels of each round."),
     rounds: int = typer.Option(12, min=1, help="Rounds after the first labels."),
     label: bool = typer.Option(False, "--label", help="Label the digits yourself, in the browser."),
     port: int = typer.Option(8765, help="With --label: port of the page."),
     no_open: bool = typer.Option(False, "--no-open", help="With --label: do not open a browser."),
 ) -> None:
-    """Compare ways of choosing labels on 1,797 handwritten digits, with a live display and a page of results.
+    """Compare recipes on 1,797 handwritten digits, with a live display and a page of results.
 
-    With --label it is you who answers: the digits as a labelling project, as `labelwise label` makes one.
+    With --label you label the digits yourself, in a project as `labelwise label` makes one.
     """
     if label:
         _label(out, k, port, not no_open)
@@ -51,17 +51,26 @@ def demo(
     from rich.console import Console
 
     from labelwise.bench.suite.compare import Comparison
-    from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
+    from labelwise.cli.comparison import (
+        Presentation,
+        check_drawing,
+        check_writable,
+        default_seeds,
+        parse_names,
+        show_progress,
+        write_results,
+    )
     from labelwise.errors import ArgumentError
     from labelwise.io.text import many
 
     check_drawing()
-    names = names_of(recipes)
-    plan = Comparison(names, tuple(range(seeds or enough(names))), start=10, k=k, n=rounds)
-    check_place(out)
+    names = parse_names(recipes)
+    plan = Comparison(names, tuple(range(seeds or default_seeds(names))), start=10, k=k, n=rounds)
+    check_writable(out)
     if plan.start + plan.n * plan.k > POOL:
         raise ArgumentError(
-            f"{plan.start} first labels and {plan.n} rounds of {plan.k} are more than the {POOL} rows to choose from"
+            f"{plan.start} first labels and {plan.n} rounds of {plan.k} need more labels than the {POOL} rows to "
+            "choose from"
         )
     console = Console()
     each = many(len(plan.seeds), "seed")
@@ -69,9 +78,9 @@ def demo(
         f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {each} each, "
         f"{plan.start} to {plan.start + plan.n * plan.k} labels."
     )
-    about = About("Handwritten digits, small network", "accuracy", PROTOCOL, NEXT, resumable=False)
-    records, stopped = watch(plan, _records(plan), console, about)
-    finish(plan, records, out, console, stopped, about)
+    about = Presentation("Handwritten digits, small network", "accuracy", PROTOCOL, NEXT, resumable=False)
+    records, stopped = show_progress(plan, _records(plan), console, about)
+    write_results(plan, records, out, console, stopped, about)
 
 
 def _records(plan: Comparison) -> Iterator[Record]:
@@ -95,7 +104,7 @@ def _label(out: Path, k: int, port: int, browser: bool) -> None:
     folder = out / "digits"
     where = default_folder(folder)
     if is_project(where):
-        typer.echo(f"{where} is there; going on with it.")
+        typer.echo(f"{where} exists; continuing it.")
         serve_project(where, "127.0.0.1", port, None, browser, [])
         return
     _write_digits(folder)
@@ -106,7 +115,7 @@ def _label(out: Path, k: int, port: int, browser: bool) -> None:
 
 
 def _write_digits(folder: Path) -> None:
-    """The digits of scikit-learn as PNG files; what is there already stays."""
+    """Write the digits of scikit-learn as PNG files; existing files stay."""
     from labelwise.errors import extra
 
     try:

@@ -14,7 +14,7 @@ def replay(
     out: Path,
     max_memory: str | None,
 ) -> None:
-    """Compare strategies on the labelled rows of a project and write what came out; stopped, it goes on."""
+    """Compare strategies on the labelled rows of a project and write the results; a stopped run continues."""
     from contextlib import closing
 
     import torch
@@ -23,7 +23,15 @@ def replay(
     from labelwise.bench.suite.compare import ComparisonSetup, comparison_folder, continue_comparison
     from labelwise.bench.suite.job import check_curves
     from labelwise.bench.suite.replay import ONLY, replay_of
-    from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
+    from labelwise.cli.comparison import (
+        Presentation,
+        check_drawing,
+        check_writable,
+        default_seeds,
+        parse_names,
+        show_progress,
+        write_results,
+    )
     from labelwise.errors import ArgumentError
     from labelwise.io.text import many
     from labelwise.project import Project
@@ -33,9 +41,9 @@ def replay(
     check_drawing()
     with closing(Project.open(project)) as opened:
         found = replay_of(opened)
-    names = names_of(strategies or found.recipe)
-    plan = found.plan(names, seeds or enough(names), k, test)
-    check_place(out)
+    names = parse_names(strategies or found.recipe)
+    plan = found.plan(names, seeds or default_seeds(names), k, test)
+    check_writable(out)
     setup = ComparisonSetup(lambda seed: found.data(seed, test), found.learner, "linear", max_memory)
     check_curves(max_memory, (setup.curve(plan, name, 0, setup.data(0)) for name in plan.recipes))
     about = {"rows": found.digest, "test": test, "start": plan.start, "k": plan.k, "rounds": plan.n}
@@ -45,17 +53,17 @@ def replay(
     aside = len(found.data(0, test).test)
     console.print(
         f"[bold]Labelwise replay[/]: {len(found.rows)} labelled rows of {found.name}, {found.test_rows} of them from "
-        f"the test slice; {aside} set aside to test on, others for each seed.",
+        f"the test slice; {aside} are test rows, others for each seed.",
         highlight=False,
     )
     console.print(f"[yellow]note[/] {ONLY}.", highlight=False)
     protocol = {
         "Data": f"{found.name}: {len(found.rows)} labelled rows, {found.test_rows} of them from the test slice; each "
-        f"seed sets {aside} others aside to test on",
+        f"seed takes {aside} other test rows",
         "Read this with care": ONLY,
         "Model": "the project's: a linear layer on its features, trained to the optimum in each round",
     }
-    told = About(
+    told = Presentation(
         f"{found.name}: the labelled rows replayed",
         found.metric,
         protocol,
@@ -63,10 +71,10 @@ def replay(
         resumable=True,
     )
     with comparison_folder(out, about) as resumed:
-        on = " Going on with the runs that are there." if resumed else ""
+        on = " Continuing the runs in the folder." if resumed else ""
         console.print(
             f"{', '.join(plan.recipes)}: {many(len(plan.seeds), 'seed')} each, {plan.start} to {last} labels.{on}",
             highlight=False,
         )
-        taken, stopped = watch(plan, continue_comparison(plan, setup, out), console, told)
-        finish(plan, taken, out, console, stopped, told)
+        taken, stopped = show_progress(plan, continue_comparison(plan, setup, out), console, told)
+        write_results(plan, taken, out, console, stopped, told)

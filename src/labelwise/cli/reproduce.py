@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: list[str] = typer.Argument(
-        None, metavar="NAME", help="Which ones, such as sabal/table2 or ally/figure3; one after the other."
+        None, metavar="NAME", help="Tables or figures such as sabal/table2 or ally/figure3, run one after the other."
     ),
     every: bool = typer.Option(False, "--list", help="List every table and figure of the papers and exit."),
     scale: str = typer.Option("small", help="smoke: seconds. small: minutes on two cores. paper: the paper's sizes."),
-    only: list[str] = typer.Option(None, help="One row of a table, such as MNIST; may be given again."),
-    seeds: int = typer.Option(None, min=1, help="How many seeds, instead of those of the scale."),
+    only: list[str] = typer.Option(None, help="One row of a table, such as MNIST; can be repeated."),
+    seeds: int = typer.Option(None, min=1, help="Number of seeds; replaces that of the scale."),
     processes: int = typer.Option(1, min=1, help="Processes that run side by side."),
-    device: str = typer.Option(None, help="cpu or cuda; cuda where it is there."),
-    paper_compat: bool = typer.Option(False, "--paper-compat", help="Do as the paper where Labelwise does better."),
-    page: bool = typer.Option(False, "--page", help="Run nothing: write the page of what has been run so far."),
+    device: str = typer.Option(None, help="cpu or cuda; cuda by default if available."),
+    paper_compat: bool = typer.Option(
+        False, "--paper-compat", help="Do as the paper where Labelwise differs by default."
+    ),
+    page: bool = typer.Option(False, "--page", help="Run nothing; write the page of what has run so far."),
     data: str = typer.Option(None, help="Another data set, for figures; `labelwise bench data` lists them."),
-    seed: int = typer.Option(0, min=0, help="The only source of chance."),
-    out: Path = typer.Option(Path("labelwise-reproduce"), help="Folder for the page; a stopped run goes on there."),
+    seed: int = typer.Option(0, min=0, help="The first seed."),
+    out: Path = typer.Option(Path("labelwise-reproduce"), help="Folder for the page; a stopped run continues there."),
 ) -> None:
-    """Run tables or figures of a paper: our numbers beside the paper's, a picture, JSON and every round's record.
+    """Run tables or figures of a paper: a page with our numbers and the paper's, a picture, JSON, and all records.
 
     [bold]labelwise reproduce sabal/table2 --only MNIST --scale paper[/]
     """
@@ -60,7 +62,9 @@ def reproduce(
         paper_compat,
         page,
     )
-    for name, one in [(name, named(name)) for name in dict.fromkeys(names)]:  # a wrong name is said before any is run
+    for name, one in [
+        (name, named(name)) for name in dict.fromkeys(names)
+    ]:  # a wrong name is reported before anything runs
         told = "nothing is run" if page else shown_time(one, setting)
         console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
         made_by = [word for word in sys.argv[1:] if word == name or word not in names]  # of this one alone
@@ -71,7 +75,7 @@ def reproduce(
 
 
 def _list(console: Console) -> None:
-    """What can be run with its times and data, then in a line each what is not run and where its numbers are."""
+    """List what can be run, with times and data, then what is not run and where its numbers are."""
     from rich import box
     from rich.table import Table
 
@@ -100,11 +104,11 @@ def _list(console: Console) -> None:
     console.print("Paper 002, on importance sampling for active learning (bss), has no tables, figures or experiments.")
     console.print(f"Times: smoke and small on one core, paper on one H200{_no_cuda()}, where [bold]c[/] on one core.")
     console.print("They were measured where the pages under docs/results were made; those with [bold]~[/] are guesses.")
-    console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers beside the paper's.")
+    console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers and the paper's.")
 
 
 def _times(one: Reproduction) -> list[str]:
-    """The time of each scale, the paper's on an accelerator, or where it was measured; ~ before what is a guess."""
+    """The time of each scale, the paper's on a GPU or where it was measured; ~ marks a guess."""
     from labelwise.errors import LabelwiseError
     from labelwise.reproduce.registry import Setting, shown_time
 
@@ -122,14 +126,14 @@ def _times(one: Reproduction) -> list[str]:
 
 
 def _no_cuda() -> str:
-    """Said where the times of an accelerator are not of this machine."""
+    """A note if this machine has no GPU, as the times of the paper's scale assume."""
     from labelwise.reproduce.registry import Setting, device_of
 
     return "" if device_of(Setting()) == "cuda" else " (there is no CUDA here: it takes far longer)"
 
 
 def _absent(one: Reproduction) -> str:
-    """The data sets of the paper's scale that are not there."""
+    """The missing data sets of the paper's scale."""
     from labelwise.reproduce.tables import present
 
     missing = [name for name in one.data if not present(name)]

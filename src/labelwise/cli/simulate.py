@@ -1,4 +1,4 @@
-"""`labelwise simulate`: would choosing labels have paid on a table whose labels are known? Strategies beside random."""
+"""`labelwise simulate`: compare strategies with random on a table whose labels are known."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ TASKS: dict[str, Literal["classify", "regress"] | None] = {
 DEFAULTS = {"classify": "random,margin,badge,typiclust", "regress": "random,kcenter,typiclust,bait"}
 HIDDEN = (64, 64)
 NEXT = (
-    ("labelwise simulate TABLE --target COLUMN --seeds 10", "more seeds, narrower intervals; finished runs are kept"),
-    ("labelwise strategies", "what else there is to compare"),
+    (
+        "labelwise simulate TABLE --target COLUMN --seeds 10",
+        "more seeds, narrower intervals; finished runs are not repeated",
+    ),
+    ("labelwise strategies", "other strategies to compare"),
 )
 
 
 def simulate(
     table: Path = typer.Argument(..., metavar="TABLE", help="A .csv, .tsv or .parquet file with names of columns."),
-    target: str = typer.Option(..., metavar="COLUMN", help="The column to be learnt: classes, or numbers."),
+    target: str = typer.Option(..., metavar="COLUMN", help="The column to predict: classes or numbers."),
     task: str = typer.Option("auto", help="regression, classification, or auto: by what the target looks like."),
-    features: str = typer.Option(None, metavar="a,b,c", help="Columns to learn from; all that can be used otherwise."),
+    features: str = typer.Option(None, metavar="a,b,c", help="Columns to learn from; all usable ones by default."),
     group: str = typer.Option(
-        None, metavar="COLUMN", help="Rows with one value here are never split, such as those of one person."
+        None, metavar="COLUMN", help="Rows with the same value here stay together, such as those of one person."
     ),
     strategies: str = typer.Option(
         None,
-        help="What to compare, by name, with commas; random is always among them. "
+        help="Strategies to compare, separated by commas; random is always included. "
         "[dim]margin,badge,typiclust for classes, kcenter,typiclust,bait for numbers[/]",
     ),
     rounds: int = typer.Option(10, min=1, help="Rounds after the first labels."),
     k: int = typer.Option(20, "-k", "--k", min=1, help="Labels of each round."),
     start: int = typer.Option(
-        None, min=2, help="First labels; as many as -k otherwise. At random, unless the strategy (typiclust) chooses."
+        None,
+        min=2,
+        help="Labels of the first batch; as many as -k by default. Random, unless the strategy (typiclust) chooses it.",
     ),
     seeds: int = typer.Option(
         None, min=1, help=f"Runs of each strategy, each with its own split and first labels. {ENOUGH}"
@@ -55,16 +60,16 @@ def simulate(
     test: float = typer.Option(0.2, help="Share of the rows (of the groups) to test on."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     out: Path = typer.Option(
-        Path("labelwise-simulate"), help="Folder for the page, the picture and the records; a stopped run goes on."
+        Path("labelwise-simulate"), help="Folder for page, picture and records; a stopped run continues there."
     ),
 ) -> None:
-    """Show on your own labelled table whether choosing labels beats random, and by how much.
+    """Find out on your own labelled table whether choosing labels beats random, and by how much.
 
     [bold]labelwise simulate houses.csv --target price --strategies kcenter,ally --rounds 10 -k 20[/]
 
-    The known labels are hidden and asked for batch by batch, as if people gave them. After each batch a small network
-    is trained anew and measured on rows set aside. The page says what each strategy saved, with a 95 % interval.
-    Stopped with Ctrl-C, or killed, the same command goes on from the last finished round.
+    The known labels are hidden and revealed batch by batch, as if people gave them. After each batch a small network is
+    trained from new weights and measured on test rows. The page shows what each strategy saved, with a 95 % interval.
+    If you stop it with Ctrl-C, the same command continues from the last finished round.
     """
     import torch
     from rich.console import Console
@@ -72,7 +77,15 @@ def simulate(
     from labelwise.bench.data.own_table import read_own
     from labelwise.bench.suite.compare import Comparison, ComparisonSetup, comparison_folder, continue_comparison
     from labelwise.bench.suite.job import check_curves
-    from labelwise.cli.comparison import About, check_drawing, check_place, enough, finish, names_of, watch
+    from labelwise.cli.comparison import (
+        Presentation,
+        check_drawing,
+        check_writable,
+        default_seeds,
+        parse_names,
+        show_progress,
+        write_results,
+    )
     from labelwise.errors import ArgumentError
 
     if task not in TASKS:
@@ -82,27 +95,27 @@ def simulate(
     check_drawing()
     wanted = [one.strip() for one in features.split(",") if one.strip()] if features else None
     own = read_own(table, target, task=TASKS[task], features=wanted, group=group)
-    names = names_of(strategies or DEFAULTS[own.task])
-    plan = Comparison(names, tuple(range(seeds or enough(names))), start=start or k, k=k, n=rounds)
+    names = parse_names(strategies or DEFAULTS[own.task])
+    plan = Comparison(names, tuple(range(seeds or default_seeds(names))), start=start or k, k=k, n=rounds)
     rows = own.data(0, test)
     _check_plan(plan, rows, min(int((~own.test_rows(seed, test)).sum()) for seed in plan.seeds))
-    check_place(out)
+    check_writable(out)
     setup = ComparisonSetup(lambda seed: own.data(seed, test), learner_for, "mlp", max_memory)
     check_curves(max_memory, (setup.curve(plan, name, 0, rows) for name in plan.recipes))
     console = Console()
     others = ("r2",) if own.task == "regress" else ()
     protocol = _protocol(own, rows, group)
-    about = About(f"{table.name}: learning {target}", own.metric, protocol, NEXT, resumable=True, others=others)
+    about = Presentation(f"{table.name}: learning {target}", own.metric, protocol, NEXT, resumable=True, others=others)
     torch.set_num_threads(1)  # products this small are faster on one thread
-    with comparison_folder(out, _asked(table, own, plan, test, group)) as resumed:
+    with comparison_folder(out, _settings(table, own, plan, test, group)) as resumed:
         _introduce(console, own, rows, plan, resumed)
-        records, stopped = watch(plan, continue_comparison(plan, setup, out), console, about)
+        records, stopped = show_progress(plan, continue_comparison(plan, setup, out), console, about)
         _warn(console, own, plan, records)
-        finish(plan, records, out, console, stopped, about)
+        write_results(plan, records, out, console, stopped, about)
 
 
 def learner_for(data: Data, recipe: str) -> Any:
-    """A small perceptron for these rows; with draws of its last layer for strategies that ask for them."""
+    """A small perceptron for these rows, with draws of its last layer for strategies that need them."""
     from labelwise.bench.models.networks import mlp
     from labelwise.recipes import get
     from labelwise.signals.spec import LogProbs
@@ -123,7 +136,7 @@ def learner_for(data: Data, recipe: str) -> Any:
 
 
 def _check_plan(plan: Comparison, data: Data, free: int) -> None:
-    """Raise before the first run where a later one could not be carried out."""
+    """Raise before the first run if a later one cannot run."""
     from labelwise.errors import BudgetError
     from labelwise.recipes import get
 
@@ -131,17 +144,17 @@ def _check_plan(plan: Comparison, data: Data, free: int) -> None:
         recipe = get(name)
         recipe = recipe.for_regression() if data.task == "regress" else recipe
         recipe.learner(learner_for(data, name))
-    asked = plan.start + plan.n * plan.k
-    if asked > free:
+    needed = plan.start + plan.n * plan.k
+    if needed > free:
         most = max(0, (free - plan.start) // plan.k)
         raise BudgetError(
-            f"{plan.start} first labels and {plan.n} rounds of {plan.k} are {asked} labels, but only {free} rows are "
-            f"there to choose from; {f'at most --rounds {most}, or ' if most else ''}take a smaller -k"
+            f"{plan.start} first labels and {plan.n} rounds of {plan.k} need {needed} labels, but there are only "
+            f"{free} rows to choose from; use {f'at most --rounds {most}, or ' if most else ''}a smaller -k"
         )
 
 
-def _asked(table: Path, own: OwnTable, plan: Comparison, test: float, group: str | None) -> dict[str, Any]:
-    """What has to be the same for a stopped run to go on; more seeds and other strategies may be asked for."""
+def _settings(table: Path, own: OwnTable, plan: Comparison, test: float, group: str | None) -> dict[str, Any]:
+    """The settings that must be the same to continue a stopped run; seeds and strategies may change."""
     import hashlib
 
     return {
@@ -171,13 +184,13 @@ def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, re
     for note in own.notes:
         console.print(f"  [yellow]note[/] {_plain(note)}", highlight=False, soft_wrap=True)
     last = plan.start + plan.n * plan.k
-    on = " Going on with the runs that are there." if resumed else ""
+    on = " Continuing the runs in the folder." if resumed else ""
     seeds = many(len(plan.seeds), "seed")
     console.print(f"{', '.join(plan.recipes)}: {seeds} each, {plan.start} to {last} labels.{on}", highlight=False)
 
 
 def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Record]) -> None:
-    """Say so where no model learnt anything: labels saved on the way to nothing are worth nothing."""
+    """Print a note if no model learnt anything, because labels saved then mean nothing."""
     import numpy as np
 
     from labelwise.stats.summary import no_learning_warning
@@ -216,10 +229,10 @@ def _protocol(own: OwnTable, data: Data, group: str | None) -> dict[str, str]:
     aside = "rows" if group is None else f"values of {group}, so that no {group} is in both parts"
     return {
         "Data": f"{own.name}: {len(own.rows)} rows; {len(data.pool)} to choose from and {len(data.test)} to test on in "
-        f"the first seed. Each seed sets other {aside} aside to test on",
+        f"the first seed. Each seed takes other {aside} as test rows",
         "Target": f"{own.target}: " + (f"classes {', '.join(own.classes[:20])}" if own.classes else "numbers"),
         "Features": ", ".join([*own.numeric, *own.categories]),
         "Notes": "; ".join(own.notes) or "nothing was left out or missing",
-        "Model": f"multi-layer perceptron {widths}, trained anew in each round (Adam, 15 % held out from 60 labels on "
-        "for early stopping). A recipe with a training of its own (ally) trains by that, with no row held out",
+        "Model": f"multi-layer perceptron {widths}, trained from new weights in each round (Adam; from 60 labels on, "
+        "15 % held out for early stopping). A recipe that trains differently (ally) holds out no rows",
     }

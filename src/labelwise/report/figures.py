@@ -42,7 +42,7 @@ SMALLEST = 8.0  # points of the names: a figure of more lines grows instead
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a figure in inches, its text in points, and the longest name written in full."""
+    """The size of a figure in inches, its text in points, and the length to which names are cut."""
 
     width: float
     height: float
@@ -55,7 +55,7 @@ NARROW = Size(4.8, 4.8, 12.5, 14)
 
 
 def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
-    """The figure as a PNG picture on white, sharp enough for a page or a slide; a line under it says what it shows."""
+    """The figure as PNG on white, with a caption."""
     return png_bytes(_draw(by_strategy, WIDE, spread, against, written=True), 140)
 
 
@@ -67,12 +67,11 @@ def svg(
     size: Size = WIDE,
     prefix: str = "curve",
 ) -> str:
-    """The figure as one `<svg>` element, to stand in a page or in a file of its own.
+    """The figure as one `<svg>` element, for a page or a file.
 
-    Its text is text, its background is clear and its width is that of the box it stands in. Colours are
-    custom properties with a default (`var(--ink, #1d2126)`), so that a page can change them for a dark scheme.
-    `prefix` keeps the ids of two figures on one page apart. What its bands are is in its label, and `caption_of` has
-    it for the text beside it.
+    Text stays text, the background is transparent and the width is that of the surrounding box. Colours are custom
+    properties with a default (`var(--ink, #1d2126)`), so that a page can change them for a dark scheme. `prefix` makes
+    the ids of two figures on one page different. The label describes the bands, like `caption_of`.
     """
     figure = _draw(by_strategy, size, spread, against)
     import matplotlib
@@ -88,7 +87,7 @@ def svg(
 
 
 def caption_of(by_strategy: Mapping[str, Curves], spread: Spread = "t95", against: str = "random") -> str:
-    """What the lines and bands of the figure are, over how many seeds."""
+    """The caption: what lines and bands are, over how many seeds."""
     shaded = banded(by_strategy, against)
     return caption(list(by_strategy.values()), spread, shaded if len(shaded) < len(by_strategy) else ())
 
@@ -107,7 +106,7 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
         _lines(axes, bands, banded(by_strategy, against), against)
         _axes(axes, metric, size)
         _place(figure, axes, bands, size, against)
-        # Room for the line under the figure is added to it, and not taken from the lines.
+        # The caption makes the figure higher and leaves the axes their size.
         whole = size.height + below
         figure.subplots_adjust(bottom=(0.125 * size.height + below) / whole, top=1 - 0.1 * size.height / whole)
         figure.text(0.15 / size.width, 0.09 / whole, said, color=MUTED, fontsize=size.text - 2, va="bottom")
@@ -115,7 +114,7 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
 
 
 def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
-    """Whose bands are drawn: all, or of many the best and the one compared with, so that they can be seen."""
+    """The strategies whose bands are drawn: all, or with many lines the best few and the baseline."""
     names = list(by_strategy)
     if len(names) <= CROWDED:
         return names
@@ -162,7 +161,7 @@ def _axes(axes: Any, metric: Metric, size: Size) -> None:
 
 
 def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, against: str) -> None:
-    """Names at the ends of the lines, moved apart, in a margin as wide as the longest of them."""
+    """Write the names at the ends of the lines, spread out, in a margin as wide as the longest."""
     names = [cut(name, size.name) for name in bands]
     text = min(size.text, 0.72 * 72 * size.height * 0.95 / (1.25 * len(names)))
     right = (max(inches(name, text) for name in names) + 44 / 72) / size.width
@@ -178,8 +177,7 @@ def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, agains
         line = bands[name]
         x = (float(line.labels_T[-1]) - first) / (last - first)
         end = (float(line.mean_T[-1]) - low) / (high - low)
-        # From the end of the line down or up to the row of its name, then level up to the name, in the line's own
-        # stroke; its marker stands before the name.
+        # An elbow from the end of the line to its name, in the same stroke, with the marker before the name.
         turn, stop = 1 + 12 / width, 1 + 30 / width
         drawn = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt"}
         drawn["linewidth"] = 2.2 if stands_out(name, against) else 1.3
@@ -191,9 +189,9 @@ def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, agains
 
 
 def spread_out(wanted: list[float], gap: float, height: float) -> list[float]:
-    """Places near the wanted ones, at least `gap` apart, in the same order, inside 0 to `height`.
+    """Positions near the wanted ones, at least `gap` apart, in the same order, from 0 to `height`.
 
-    Neighbours that are too near are joined to a block that sits about the middle of what its members want.
+    Neighbours that are too close form a block, centred on the mean of their wanted positions.
 
     >>> spread_out([50.0, 50.0, 10.0], 10.0, 100.0)
     [45.0, 55.0, 10.0]
@@ -219,7 +217,7 @@ def _inside(middle: float, members: int, gap: float, height: float) -> float:
 
 
 def _for_a_page(text: str, prefix: str, label: str) -> str:
-    """The element alone, with ids of its own, as wide as its box, in colours a page can choose."""
+    """The `<svg>` element alone, with prefixed ids and colours as custom properties."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style.*?</style>", "", text, count=1, flags=re.DOTALL)  # it would reach the whole page
@@ -246,7 +244,7 @@ def _custom(style: str, names: Mapping[str, str]) -> str:
 
 
 def panels_png(by_strategy: Mapping[str, Curves], spread: Spread = "t95", against: str = "random") -> bytes:
-    """Every strategy but the one compared with, in order, on one scale."""
+    """A panel for each strategy with its band and the baseline, on one scale."""
     return png_bytes(_draw_panels(by_strategy, spread, against), 130)
 
 

@@ -1,6 +1,6 @@
-"""Pieces of a self-contained HTML page: escaped text, tables, pairs, and the document around them.
+"""Parts of a self-contained HTML page: escaped text, tables, pairs, the document, and the style sheet.
 
-A page asks nothing of any server: its style and figures are inside, and a content security policy forbids the rest.
+A page loads nothing: style and figures are inside, and its content security policy forbids everything else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def document(title: str, parts: Sequence[str]) -> str:
-    """A whole page around these parts; empty ones are left out."""
+    """The document around these parts; empty parts are skipped."""
     body = "\n".join(part for part in parts if part)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -24,12 +24,12 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 
 def text(words: str) -> str:
-    """Escaped, with numbers kept beside their per cent sign."""
+    """Escaped text, with a no-break space before per cent signs."""
     return escape(words).replace(" %", "\u00a0%")
 
 
 def box(titles: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
-    """A table in a box of its own, which scrolls sideways by finger, mouse or arrow keys."""
+    """A table in a box that scrolls sideways."""
     head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>{"".join(f"<td>{text(cell)}</td>" for cell in row[1:])}</tr>'

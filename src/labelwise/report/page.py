@@ -36,11 +36,17 @@ def page_html(
     spread: Spread = "t95",
     key: Key | None = None,
 ) -> str:
-    """The page as HTML text; `atomic.write_text` puts it into a file.
+    """The page of a comparison as HTML text.
 
-    `title` names the comparison ("Handwritten digits, small network"), `command` is the one that made it, and
-    `protocol` holds what the records cannot know: data, model, training. Strategies, seeds, label counts and the
-    environment are read from the records. The rest is as in `summarise`.
+    Args:
+        records: of one data set and model; strategies, seeds, label counts and environment are read from them.
+        title: names the comparison ("Handwritten digits, small network").
+        command: the command that made it.
+        protocol: what the records do not hold: data, model, training.
+        metric, higher, counts, against, level, spread, key: as in `summarise`.
+
+    Raises:
+        ArgumentError: no records, or records of several experiments.
     """
     if not records:
         raise ArgumentError("A page needs records; found none. Run a comparison first.")
@@ -78,7 +84,7 @@ def page_html(
 
 
 def headline(table: Table) -> str:
-    """The result in one sentence: of the strategies that are better, if any is, the one that saves most."""
+    """The result in one sentence: the best of the strategies that beat the baseline, if any does."""
     compared = [row for row in table.rows if row.found is not None and row.saved is not None]
     if not compared:
         return f"Nothing to compare: these runs need {table.against} and another strategy with the same seeds"
@@ -100,12 +106,12 @@ def _found(row: Row) -> Verdict:
 
 
 def _share(row: Row) -> float:
-    """The share of labels saved, what is not known last."""
+    """The share of labels saved, for sorting: unknown ones last."""
     return -math.inf if row.saved is None or math.isnan(row.saved.share) else row.saved.share
 
 
 def _verdicts(table: Table) -> str:
-    """Every strategy that was compared: better, no difference, worse; in each the one that saves most first."""
+    """The verdicts as a list: better, no difference, worse; in each group by labels saved."""
     order = ("better", "same", "open", "worse")
     kinds = {"better": "good", "worse": "bad"}
     compared = [row for row in table.rows if row.found is not None and row.saved is not None]
@@ -120,7 +126,7 @@ def _verdicts(table: Table) -> str:
 
 
 def detail(metric: Metric, saved: Saved) -> str:
-    """What the share was computed from: "reached 95.2 % with 131 labels; random needed 190"."""
+    """The numbers behind the share of labels saved: "reached 95.2 % with 131 labels; random needed 190"."""
     level = f"{metric.text(saved.level)}{metric.unit}"
     own = f"Reached {metric.title} {level} with {saved.labels:.0f} labels" if saved.labels else ""
     other = f"{saved.against} needed {saved.labels_random:.0f}" if saved.labels_random else ""
@@ -164,30 +170,31 @@ def _reading(table: Table) -> list[str]:
     compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
     tested = "" if compared < 2 else f" As {compared} strategies were compared, Holm's correction is applied to it."
     return [
-        f"Each line shows how good the model is ({table.metric.title}) when it was trained on that many labels. "
-        f"{better} is better; a line that gets there further left needed fewer labels.",
-        f"Better, worse or no measurable difference: by the area between the lines of a strategy and of "
-        f"{table.against}, seed by seed, as each seed gives every strategy the same start. A difference is measurable "
-        f"where two strategies that are alike would differ as much in fewer than one of twenty such runs.{tested}",
-        f"Labels saved are the size of that: take {_level(table)}, and count the labels each needed for it on average, "
-        "the start set included. A saving of 30 % means 70 labels do the work of 100, a speed-up of 1.43.",
+        f"Each line shows the {table.metric.title} of the model by the number of labels it was trained on. {better} is "
+        "better. A line that reaches a level further left needs fewer labels for it.",
+        f"The verdict (better, worse or no measurable difference) uses the area between the lines of a strategy and "
+        f"{table.against}, seed by seed, because each seed gives every strategy the same start. A difference is "
+        f"measurable if two equal strategies would differ as much in fewer than one of twenty such runs.{tested}",
+        f"Labels saved tell the size of the difference: the labels that each needed on average to reach "
+        f"{_level(table)}, the start set included. A saving of 30 % means that 70 labels do the work of 100, a "
+        "speed-up of 1.43.",
         *_range(table),
-        f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range: the average "
-        "level along the way; its plain mean is that of the levels at all label counts. Selection time is the mean "
-        f"over the rounds that chose rows.{memory_note(table)}",
-        "These numbers hold for this data, model and label budget. The strategy in the headline was chosen after "
-        "looking, which flatters it a little; the list under it shows every strategy that was run.",
+        f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range, which is the "
+        "average level; the plain mean is the mean over all label counts. Selection time is the mean over the rounds "
+        f"that chose rows.{memory_note(table)}",
+        "These numbers hold for this data, model and label budget. The strategy in the headline was picked after the "
+        "results were known, which flatters it slightly; the list below it shows every strategy that was run.",
     ]
 
 
 def _range(table: Table) -> list[str]:
-    """What an interval says, where one is shown."""
+    """What an interval means, if one is shown."""
     if not any(row.saved is not None and row.saved.seeds >= MIN_SEEDS for row in table.rows):
         return []
     return [
-        "The range in brackets is a 95 % interval: other seeds would give another number, and it says how different. "
-        "It is of that one level and not corrected, so that it can leave out 0 where the verdict is no difference, "
-        "or include 0 where there is one."
+        "The range in brackets is a 95 % interval for other seeds. It belongs to that one level and is not corrected "
+        "for several strategies, so it can exclude 0 where the verdict is no difference, or include 0 where there is "
+        "one."
     ]
 
 
@@ -211,7 +218,7 @@ def _protocol(records: Sequence[Record], by_strategy: Mapping[str, Curves], tabl
 
 
 def _environment(records: Sequence[Record]) -> dict[str, str]:
-    """Every entry of the records' environments; one that differs between records shows up to three values."""
+    """Every entry of the records' environments, with up to three different values."""
     seen: dict[str, dict[str, None]] = {}
     for record in records:
         for name, value in record.environment.items():

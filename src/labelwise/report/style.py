@@ -21,19 +21,19 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c76aa0", "#7a4a00", "#6622aa")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # One more each time the colours start again.
 STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
-AGAINST: Any = (0, (4, 2))  # the stroke of the one compared with
+AGAINST: Any = (0, (4, 2))  # the stroke of the baseline
 
 
 def stands_out(name: str, against: str = "random") -> bool:
-    """Whether a line is a measure for the others: the one compared with, and the oracle, which is no strategy."""
+    """Whether a line is a reference for the others: the baseline or the oracle."""
     return name in (against, ORACLE)
 
 
 def looks(names: Iterable[str], against: str = "random") -> dict[str, dict[str, Any]]:
-    """Colour, stroke and marker of each name, no two alike.
+    """Colour, stroke and marker of each name, all different.
 
-    The one compared with is dashed and the oracle solid, both in the ink of the text and without markers; they take
-    no colour from the others. Of these no two of twenty-four have the same colour and stroke.
+    The baseline is dashed and the oracle solid, both in the text colour without markers. Up to twenty-four other names
+    differ in colour or stroke.
     """
     found: dict[str, dict[str, Any]] = {}
     position = 0
@@ -98,10 +98,7 @@ def png_bytes(figure: Any, dpi: int, palette: bool = True) -> bytes:
 
 
 def caption(curves: Sequence[Curves], spread: Spread, shaded: Sequence[str] = ()) -> str:
-    """What is drawn, over how many seeds; `shaded` names those that have a band, where not all have one.
-
-    A band that is not explained is taken for whatever the reader is used to.
-    """
+    """The caption of curves: number of seeds and what the bands are; `shaded` names those with a band, if not all."""
     counts = sorted({len(lines.seeds) for lines in curves})
     if counts[-1] == 1:
         return "One seed: no band can be drawn."
@@ -117,7 +114,7 @@ def seeds_text(curves: Sequence[Curves]) -> str:
 
 
 def inches(text: str, points: float) -> float:
-    """How wide a text is, in inches, in the font of the figures: counting letters is wrong by half."""
+    """The width of a text in inches, measured in the font of the figures."""
     if not text.strip():
         return 0.0
     context = import_matplotlib().rc_context({"text.parse_math": False})
@@ -131,7 +128,7 @@ def inches(text: str, points: float) -> float:
 
 
 def wrapped(text: str, room: float, points: float) -> str:
-    """The text on as many lines as it takes to keep to a room in inches; a word alone may be wider."""
+    """The text with line breaks so that it is at most `room` inches wide; a single word may be wider."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -143,5 +140,5 @@ def wrapped(text: str, room: float, points: float) -> str:
 
 
 def cut(name: str, length: int) -> str:
-    """The name, or so much of its beginning as fits."""
+    """The name, shortened to `length` characters."""
     return name if len(name) <= length else name[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""The final table: one row for each strategy, as plain data, as text cells, as Markdown and as CSV."""
+"""The final table written down: one row for each strategy as text cells, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def header(table: Table, whole: bool = True) -> list[str]:
 
 
 def cells(table: Table, whole: bool = True) -> list[list[str]]:
-    """The rows as texts for people; those that are not `whole` leave out the plain mean and the memory."""
+    """The rows as texts; `whole` adds the plain mean and the memory."""
     return [
         [
             row.strategy,
@@ -48,21 +48,21 @@ def cells(table: Table, whole: bool = True) -> list[list[str]]:
 
 
 def footnote(table: Table, whole: bool = True) -> str:
-    """What ± and the columns mean, and how the verdict comes about."""
+    """What ± and the columns mean, and how the verdict is decided."""
     way = "higher" if table.metric.higher else "lower"
     compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
     tested = "" if compared < 2 else f", after Holm's correction for the {compared} strategies compared"
-    plain = ", its plain mean that of the levels at all label counts" if whole else ""
+    plain = ", its plain mean the mean over all label counts" if whole else ""
     return (
         f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range{plain}; {way} "
         f"is better. The verdict is by the paired test on the area, by seed, at 5 %{tested}. Labels saved and speed-up "
-        f"({table.against}'s labels for one of the strategy's) are the size of the effect at "
-        f"{_level(table)}{_intervals(table)} and do not decide it.{memory_note(table) if whole else ''}"
+        f"({table.against}'s labels divided by the strategy's) give the size of the effect at "
+        f"{_level(table)}{_intervals(table)} and do not decide the verdict.{memory_note(table) if whole else ''}"
     )
 
 
 def memory_note(table: Table) -> str:
-    """What the column of memory means, where there is one; with a space before it."""
+    """What the column of memory means, with a space before it; empty if there is none."""
     if not _knows_memory(table):
         return ""
     return f" {MEMORY_NOTE}{MEMORY_BOUND if any(row.memory.bound for row in table.rows) else ''}"
@@ -73,7 +73,7 @@ def _knows_memory(table: Table) -> bool:
 
 
 def _intervals(table: Table) -> str:
-    """Of labels saved and speed-up: promised where some row has one."""
+    """Whether labels saved and speed-up have intervals."""
     seeds = [row.saved.seeds for row in table.rows if row.saved is not None]
     if any(count >= MIN_SEEDS for count in seeds):
         return ", with 95 % bootstrap intervals over seeds,"
@@ -95,7 +95,7 @@ def markdown(table: Table, whole: bool = False) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """The table in CSV: bare numbers, shares as fractions, an empty cell where there is nothing to say."""
+    """The table as CSV: bare numbers, shares as fractions, empty cells for missing values."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     name, spread = table.metric.name, table.spread
@@ -118,7 +118,7 @@ def csv_text(table: Table) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds with as many digits as they are worth.
+    """Seconds with two or so significant digits.
 
     >>> seconds(0.00042), seconds(0.25), seconds(75.0)
     ('0.0004', '0.25', '75')
@@ -138,7 +138,7 @@ def saved_text(saved: Saved | None) -> str:
 
 
 def speed_text(saved: Saved | None) -> str:
-    """Random's labels for one of the strategy's, and the interval: "1.45 (1.14 to 1.79)", "≥ 1.25 (1.05 or more)"."""
+    """Random's labels divided by the strategy's, with interval: "1.45 (1.14 to 1.79)", "≥ 1.25 (1.05 or more)"."""
     if saved is None or saved.bound == "unknown":
         return "–"
     sign = {"exact": "", "at least": "≥ ", "at most": "≤ ", "unknown": ""}[saved.bound]

@@ -1,4 +1,4 @@
-"""Learning curves that are kept one by one, so that a study that was stopped goes on; and processes that run them."""
+"""Learning curves of a study: stored one by one so that a stopped study continues, run in processes, and as numbers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record, write
 from labelwise.stats.summary import summarise
 
-AGAIN = "its curve is run again by the same command, and all other curves are kept"
+AGAIN = "the same command then runs its curve again, and all other curves stay"
 
 
-class Kept:
-    """Curves in a folder, by name, seed and `mark`: all that decides them, in words. Without a folder none is kept."""
+class CurveStore:
+    """Curves in a folder, named by strategy, seed and a digest of all settings; without a folder, nothing is stored."""
 
-    def __init__(self, folder: Path | None, mark: str):
+    def __init__(self, folder: Path | None, settings: str):
         self.folder = folder
-        self.mark = mark
+        self.settings = settings
 
     def read(self, name: str, seed: int, more: str) -> list[Record]:
-        """The records of a curve; none where it is not there."""
+        """The records of a curve; none if it is not stored."""
         path = self._path(name, seed, more)
         return read_run_records(path, f"/{name}/{seed}", AGAIN) if path is not None and path.exists() else []
 
     def write(self, name: str, seed: int, more: str, records: Sequence[Record]) -> None:
-        """Keep a curve that is complete; the file is there whole or not at all."""
+        """Store a complete curve atomically."""
         path = self._path(name, seed, more)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,12 +41,12 @@ class Kept:
     def _path(self, name: str, seed: int, more: str) -> Path | None:
         if self.folder is None:
             return None
-        digest = hashlib.blake2b(f"{self.mark} {more}".encode(), digest_size=6).hexdigest()
+        digest = hashlib.blake2b(f"{self.settings} {more}".encode(), digest_size=6).hexdigest()
         return self.folder / f"{slug(name)}--{seed}--{digest}.jsonl"
 
 
 def in_processes(run: Callable[[Any], Any], jobs: Sequence[Any], processes: int) -> Iterator[Any]:
-    """What `run` gives for each job, in the order in which they end, each in one of several processes of one thread."""
+    """Run jobs in processes with one thread each; yield results in the order in which jobs end."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, context, _one_thread) as pool:
         for done in concurrent.futures.as_completed([pool.submit(run, job) for job in jobs]):
@@ -100,7 +100,7 @@ def saved_numbers(records: list[Record], metric: str) -> dict[str, dict[str, Any
 
 
 def against_random(records: list[Record], metric: str) -> str:
-    """Who is measurably better than random, who worse, and who cannot be told from it or not be compared yet."""
+    """Which strategies are measurably better than random, worse, not different, or cannot be compared yet."""
     found = {row.strategy: row.found for row in summarise(records, metric).rows if row.found is not None}
     if not found:
         return "Nothing was run beside random."

@@ -38,7 +38,7 @@ def bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[f
 
 
 def points(panels: Mapping[str, Line], titles: Titles) -> bytes:
-    """Points in panels beside each other, each under its own title."""
+    """Points in panels next to each other, each under its own title."""
     figure, every = _figure(len(panels))
     for place, (axes, (name, (x, y))) in enumerate(zip(every, panels.items())):
         axes.plot(x, y, MARKERS[0], markersize=4, color=COLOURS[place % len(COLOURS)], alpha=0.7, markeredgewidth=0)
@@ -60,7 +60,7 @@ def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = Non
 
 
 def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False) -> bytes:
-    """Learning curves in panels beside each other, with their standard error; with `share` on one scale.
+    """Learning curves in panels next to each other, with their standard error; with `share` on one scale.
 
     A name has one look in all panels, also where one of them lacks a name.
     """

@@ -1,5 +1,6 @@
-"""Which records of a paper's table are shown: those of complete runs, or of rounds that all methods have reached; and
-those of rows that were run before, which stay on the page.
+"""Select the records of a paper's table that its page shows, and describe them in words.
+
+Shown are complete runs, or the rounds that all methods have reached, and rows of earlier runs that are on the page.
 """
 
 from __future__ import annotations
@@ -19,100 +20,108 @@ from labelwise.stats.record import Record
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A sheet with the records that are shown of it, how many runs are complete and how many there should be.
+class SheetRuns:
+    """The runs of a sheet.
 
-    `kept` is more than is shown: runs that are complete while others of their seed are not.
+    Attributes:
+        sheet: what was run.
+        records: the records the page shows.
+        complete: the records of all complete runs; more than shown if other runs of a seed are missing.
+        finished: how many runs are complete.
+        expected: how many there should be.
+        command: the command of an earlier run.
+        is_new: whether some of it is not on the page yet.
     """
 
     sheet: Sheet
     records: list[Record]
-    kept: list[Record]
-    done: int
-    jobs: int
+    complete: list[Record]
+    finished: int
+    expected: int
     command: str = ""  # what ran it, where that was before
-    new: bool = True  # whether any of it is not beside the page yet
+    is_new: bool = True  # whether any of it is not on the page yet
 
     @property
     def unfinished(self) -> list[str]:
-        """What is not there yet, in words."""
-        if self.done == self.jobs:
+        """Sentences on what is missing."""
+        if self.finished == self.expected:
             return []
         last = max(record.round for record in self.records)
         seeds = sorted({record.seed for record in self.records})
         named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        said = f"{self.sheet.name}: {self.done} of {self.jobs} runs are complete"
+        text = f"{self.sheet.name}: {self.finished} of {self.expected} runs are complete"
         if last < self.sheet.rounds:
-            return [f"{said}, and of no seed those of all methods: shown are the rounds up to {last} of {named}."]
-        if len(self.records) < len(self.kept):
-            return [f"{said}: shown are those of {named}, which all methods have."]
-        return [f"{said}."]
+            return [f"{text}, and of no seed those of all methods: shown are the rounds up to {last} of {named}."]
+        if len(self.records) < len(self.complete):
+            return [f"{text}: shown are those of {named}, which all methods have."]
+        return [f"{text}."]
 
 
-def ran_of(sheet: Sheet, found: Sequence[Record], jobs: Sequence[Job], by: str, command: str = "") -> Ran:
-    """What is shown of the records of a sheet: seeds of which all methods are complete, so that all are compared on
-    the same ones; complete runs where there is no such seed.
+def select_records(sheet: Sheet, found: Sequence[Record], jobs: Sequence[Job], by: str, command: str = "") -> SheetRuns:
+    """Select the records of a sheet that its page shows.
 
-    A table of accuracies by round of which no seed is complete shows the rounds that all methods of a seed have
-    reached: they are compared on the same number of labels all the same.
+    These are the seeds of which all methods are complete, so that all are compared on the same seeds; complete runs if
+    there is no such seed. A table of accuracies by round without a complete seed shows the rounds that all methods of a
+    seed have reached.
     """
     wanted = {job.name for job in jobs}
     own = [record for record in found if record.run in wanted]
     full = {record.run for record in own if record.round == sheet.rounds}
-    kept = [record for record in own if record.run in full]
+    complete = [record for record in own if record.run in full]
     reached = _reached(own, len(sheet.strategies))
     last = max(reached.values(), default=-1)
     shown = [record for record in own if reached.get(record.seed) == last and record.round <= last]
     if last < sheet.rounds and (by != "round" or last < 0):
-        shown = kept
-    kept += [record for record in shown if record.run not in full]
-    return Ran(sheet, shown, kept, len(full), len(jobs), command)
+        shown = complete
+    complete += [record for record in shown if record.run not in full]
+    return SheetRuns(sheet, shown, complete, len(full), len(jobs), command)
 
 
-def joined(found: Sequence[Record], earlier: Ran | None, sheet: Sheet) -> list[Record]:
-    """The records of a run, and those of complete runs of the same sheet that were kept before and are not in it."""
-    if earlier is None or replace(earlier.sheet, seeds=sheet.seeds, said=sheet.said) != sheet:
+def merge_records(found: Sequence[Record], earlier: SheetRuns | None, sheet: Sheet) -> list[Record]:
+    """The records of a run, with complete earlier runs of the same sheet that are not in it."""
+    if earlier is None or replace(earlier.sheet, seeds=sheet.seeds, changes=sheet.changes) != sheet:
         return list(found)
     full = {record.run for record in found if record.round == sheet.rounds}
-    more = {record.run for record in earlier.kept if record.round == sheet.rounds} - full
-    return [one for one in found if one.run not in more] + [one for one in earlier.kept if one.run in more]
+    more = {record.run for record in earlier.complete if record.round == sheet.rounds} - full
+    return [one for one in found if one.run not in more] + [one for one in earlier.complete if one.run in more]
 
 
-def apart(ran: Ran) -> float:
-    """Points between models of the first labels of a seed, which all methods share: more than 0 where runs on a device
-    were made before its kernels repeated to the bit.
+def start_gap(runs: SheetRuns) -> float:
+    """The largest accuracy gap, in points, between methods in round 0, where all have the same labels and weights.
+
+    It is above 0 for runs on a device made before kernels were deterministic.
     """
     first: dict[int, list[float]] = {}
-    for record in ran.records:
+    for record in runs.records:
         if record.round == 0:
             first.setdefault(record.seed, []).append(100 * record.metrics["accuracy"])
     return max(max(values) - min(values) for values in first.values())
 
 
-def unequal(ran: Sequence[Ran]) -> list[str]:
-    """Where models of the first labels differ between methods of a seed, in words."""
+def unequal_starts(runs: Sequence[SheetRuns]) -> list[str]:
+    """A sentence for each sheet whose methods differ in round 0."""
     return [
         f"{one.sheet.name}: methods of a seed have the same first labels and weights, yet up to {points:.2f} points "
         "between them in round 0: these runs were made with kernels that do not repeat to the bit. Differences of that "
         "size say nothing."
-        for one in ran
-        if (points := apart(one)) > 0
+        for one in runs
+        if (points := start_gap(one)) > 0
     ]
 
 
-def doubt_of(ran: Sequence[Ran], by: str) -> Doubt:
-    """What keeps the numbers of these sheets from deciding; rows of a table of accuracies by round are the rounds."""
+def find_doubts(runs: Sequence[SheetRuns], by: str) -> Doubt:
+    """What keeps the numbers of these sheets from deciding a claim; the rows of a table by round are its rounds."""
     points: dict[str, float] = {}
     same: dict[tuple[str, frozenset[str]], int] = {}
-    for one in ran:
+    for one in runs:
         rows = sorted({str(record.round) for record in one.records}) if by == "round" else [one.sheet.row]
-        points |= dict.fromkeys(rows, apart(one))
+        points |= dict.fromkeys(rows, start_gap(one))
         same |= {(one.sheet.row, pair): batches for pair, batches in _alike(one.records).items()}
     return Doubt(points, same)
 
 
 def _alike(records: Sequence[Record]) -> dict[frozenset[str], int]:
-    """Pairs of methods that made the same picks in every batch of every seed, and in how many batches."""
+    """Pairs of methods with the same picks in every batch of every seed, and the number of batches."""
     picks: dict[str, dict[tuple[int, int], frozenset[int]]] = {}
     for record in records:
         if record.picked:
@@ -121,7 +130,7 @@ def _alike(records: Sequence[Record]) -> dict[frozenset[str], int]:
 
 
 def _reached(records: Sequence[Record], methods: int) -> dict[int, int]:
-    """The last round that all methods of a seed have; without seeds that not all methods have begun."""
+    """The last round that all methods of a seed have, for seeds that all methods have started."""
     last: dict[int, dict[str, int]] = {}
     for record in records:
         of_seed = last.setdefault(record.seed, {})
@@ -129,26 +138,28 @@ def _reached(records: Sequence[Record], methods: int) -> dict[int, int]:
     return {seed: min(rounds.values()) for seed, rounds in last.items() if len(rounds) == methods}
 
 
-def about(ran: Ran) -> dict[str, Any]:
-    """A sheet as it stands in the JSON beside the page."""
-    sheet = ran.sheet
-    said: dict[str, Any] = {
+def sheet_numbers(runs: SheetRuns) -> dict[str, Any]:
+    """A sheet as written to the JSON next to the page."""
+    sheet = runs.sheet
+    numbers: dict[str, Any] = {
         "name": sheet.name,
         "data": sheet.data,
         "rows": pool_rows(sheet),
         "valid": valid_rows(sheet),
     }
-    said |= {"limit": sheet.limit, "said": list(sheet.said)}
-    said |= {"start": sheet.start, "k": sheet.k, "rounds": sheet.rounds, "seeds": sheet.seeds}
-    said |= {"model": vars(sheet.model), "strategies": [vars(spec) for spec in sheet.strategies]}
-    return said | ({"command": ran.command} if ran.command else {})
+    numbers |= {"limit": sheet.limit, "said": list(sheet.changes)}
+    numbers |= {"start": sheet.start, "k": sheet.k, "rounds": sheet.rounds, "seeds": sheet.seeds}
+    numbers |= {"model": vars(sheet.model), "strategies": [vars(spec) for spec in sheet.strategies]}
+    return numbers | ({"command": runs.command} if runs.command else {})
 
 
-def before(table: PaperTable, numbers: Mapping[str, Any], records: Sequence[Record], seed: int) -> dict[str, Ran]:
-    """The sheets, by name, that were run before, from the JSON and the records beside the page."""
+def earlier_runs(
+    table: PaperTable, numbers: Mapping[str, Any], records: Sequence[Record], seed: int
+) -> dict[str, SheetRuns]:
+    """The sheets of earlier runs by name, from the JSON and the records next to the page."""
     named = {sheet.name: sheet for sheet in table.sheets}
     others = [line for line in numbers.get("differences", ()) if line not in numbers.get("missing", ())]
-    found: dict[str, Ran] = {}
+    found: dict[str, SheetRuns] = {}
     for one in numbers.get("sheets", ()):
         if one["name"] not in named:
             continue
@@ -156,42 +167,42 @@ def before(table: PaperTable, numbers: Mapping[str, Any], records: Sequence[Reco
             named[one["name"]],
             model=ModelSpec(**_tuples(one["model"])),
             strategies=tuple(StrategySpec(**_tuples(spec)) for spec in one["strategies"]),
-            said=tuple(one.get("said", (line for line in others if line.startswith(f"{one['name']}: ")))),
+            changes=tuple(one.get("said", (line for line in others if line.startswith(f"{one['name']}: ")))),
             limit=one.get("limit", one["rows"] if one["rows"] < CATALOGUE[one["data"]].rows[0] else None),
             **{key: one[key] for key in ("data", "start", "k", "rounds", "seeds")},
         )
         jobs = suite_of(sheet, table.name, seed, "cpu", 1).jobs()[0]  # their names are the same on every device
         command = one.get("command", numbers.get("command", ""))
-        ran = ran_of(sheet, records, jobs, table.by, command)
-        if ran.records:
-            found[sheet.name] = replace(ran, new=False)
+        runs = select_records(sheet, records, jobs, table.by, command)
+        if runs.records:
+            found[sheet.name] = replace(runs, is_new=False)
     return found
 
 
 def _tuples(spec: dict[str, Any]) -> dict[str, Any]:
-    """A model or strategy out of JSON, which has no tuples."""
+    """A model or strategy from JSON, with tuples for lists."""
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in spec["parameters"].items()}
     return {**spec, "parameters": given}
 
 
-def sizes(ran: Sequence[Ran]) -> str:
-    """What was run, a line for each sheet."""
+def sizes(runs: Sequence[SheetRuns]) -> str:
+    """The sizes of what was run, a line for each sheet."""
     return "\n".join(
         f"- {one.sheet.name}: {one.sheet.data}, {pool_rows(one.sheet)} rows"
         + (f" ({valid_rows(one.sheet)} of them set aside)" if one.sheet.valid else "")
         + f", {one.sheet.start} first labels, {many(one.sheet.rounds, 'batch')} of {one.sheet.k}, {_seeds(one)}; "
         + f"{one.sheet.model.kind}: "
         + ", ".join(f"{name} {value}" for name, value in one.sheet.model.parameters.items() if value is not None)
-        + _elsewhere(one, ran[0])
-        for one in ran
+        + _elsewhere(one, runs[0])
+        for one in runs
     )
 
 
-def fewer_seeds(ran: Sequence[Ran], papers: Mapping[str, int]) -> list[str]:
-    """Sheets of which fewer seeds are shown than the paper has, in words; `papers` has its seeds by sheet."""
+def fewer_seeds(runs: Sequence[SheetRuns], papers: Mapping[str, int]) -> list[str]:
+    """A sentence for each sheet with fewer seeds than the paper; `papers` has the paper's seeds by sheet."""
     return [
         f"{one.sheet.name}: {many(shown, 'seed')} where the paper has {papers[one.sheet.name]}."
-        for one in ran
+        for one in runs
         if (shown := len({record.seed for record in one.records})) < papers[one.sheet.name]
     ]
 
@@ -204,14 +215,14 @@ def spent(seconds: Mapping[str, Any]) -> str:
     )
 
 
-def _seeds(one: Ran) -> str:
-    """The seeds that are shown, by the records, and how many were asked for where that is more."""
+def _seeds(one: SheetRuns) -> str:
+    """The number of seeds shown, and how many were asked for if more."""
     shown = len({record.seed for record in one.records})
     return many(shown, "seed") + (f" of {one.sheet.seeds}" if shown < one.sheet.seeds else "")
 
 
-def _elsewhere(one: Ran, first: Ran) -> str:
-    """In what a sheet was run otherwise than the first one, whose surroundings are at the end of the page."""
+def _elsewhere(one: SheetRuns, first: SheetRuns) -> str:
+    """How the environment of a sheet differs from the first one, which is at the end of the page."""
     usual, own = first.records[0].environment, one.records[0].environment
     changed = [f"{name} {value}" for name, value in own.items() if usual.get(name) != value and name != "seed"]
     return f"; with {', '.join(changed)}" if changed else ""

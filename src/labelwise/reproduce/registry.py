@@ -31,18 +31,29 @@ WORK = "work"  # the folder of runs that can go on, inside the folder of the pag
 
 @dataclass(frozen=True)
 class Setting:
-    """How an experiment is run: its size, the data set (None: its own choice), the seed, and who hears of progress.
+    """How an experiment is run.
 
-    Tables take more: `only` some of their rows, `seeds` of another number than the paper's, `processes`, a `device`
-    (None: CUDA where it is there). `paper_compat` does as the paper where Labelwise does not by itself; `page` runs
-    nothing and shows what has been run: `work` is the folder where a run of a table that was stopped goes on, `kept`
-    and `before` are the records and numbers beside the page. `command` is what was typed.
+    Attributes:
+        scale: its size.
+        data: the data set; None for its own choice.
+        seed: the first seed.
+        on_progress: called with a line of text now and then.
+        only: rows of a table to run; all if empty.
+        seeds: how many seeds; None for those of the scale.
+        processes: how many processes run side by side.
+        device: "cpu" or "cuda"; None for CUDA if available.
+        paper_compat: do as the paper where Labelwise differs by default.
+        page: run nothing, and write the page of what has been run.
+        work: the folder in which a stopped run continues.
+        saved_records: the records next to the page, for `page`.
+        saved_numbers: the JSON next to the page, likewise.
+        command: what was typed.
     """
 
     scale: Scale = "small"
     data: str | None = None
     seed: int = 0
-    say: Callable[[str], None] = lambda text: None
+    on_progress: Callable[[str], None] = lambda text: None
     only: tuple[str, ...] = ()
     seeds: int | None = None
     processes: int = 1
@@ -50,8 +61,8 @@ class Setting:
     paper_compat: bool = False
     page: bool = False
     work: Path | None = None
-    kept: tuple[Record, ...] = ()
-    before: dict[str, Any] = field(default_factory=dict, hash=False)
+    saved_records: tuple[Record, ...] = ()
+    saved_numbers: dict[str, Any] = field(default_factory=dict, hash=False)
     command: str = ""
 
 
@@ -134,7 +145,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only)")
     stem = name.replace("/", "-")
     command = command or ("" if setting.page else f"labelwise reproduce {name}")
-    setting = _with_kept(replace(setting, command=command), one, folder, stem)
+    setting = _with_saved(replace(setting, command=command), one, folder, stem)
     began = time.process_time()
     assert one.run is not None, "named() has looked"
     result = one.run(setting)
@@ -156,14 +167,14 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     return result
 
 
-def _with_kept(setting: Setting, one: Reproduction, folder: Path, stem: str) -> Setting:
-    """The setting with the records and numbers beside the page, where they are wanted, and a folder to go on in."""
+def _with_saved(setting: Setting, one: Reproduction, folder: Path, stem: str) -> Setting:
+    """The setting with the records and numbers next to the page, where they are wanted, and a folder to go on in."""
     if (one.tables and _is_of(folder, stem, setting)) or (setting.page and not one.tables):
         there = _numbers(folder, stem, setting)
-        setting = replace(setting, before=there, kept=tuple(read_records(folder / f"{stem}.jsonl.gz")))
+        setting = replace(setting, saved_numbers=there, saved_records=tuple(read_records(folder / f"{stem}.jsonl.gz")))
     if setting.work is None:
-        kept = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
-        setting = replace(setting, work=folder / WORK / kept)
+        run = f"{stem}-{setting.scale}{'-compat' if setting.paper_compat else ''}"
+        setting = replace(setting, work=folder / WORK / run)
     return setting
 
 
@@ -172,19 +183,19 @@ def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) ->
     about: dict[str, Any] = {"name": one.name, "what": one.what, "paper": one.paper, "scale": setting.scale}
     about |= {"paper_compat": setting.paper_compat, "seed": setting.seed, "command": setting.command}
     about |= {"cpu_seconds": seconds, "environment": result.numbers.get("environment", environment())}
-    if setting.page and setting.before:
-        kept = ("command", "cpu_seconds", "environment")  # what made the records, and where
-        about |= {key: setting.before[key] for key in kept if key in setting.before}
+    if setting.page and setting.saved_numbers:
+        stable = ("command", "cpu_seconds", "environment")  # of the run that made the records
+        about |= {key: setting.saved_numbers[key] for key in stable if key in setting.saved_numbers}
     if result.records and result.records[0].environment:
         about["environment"] = {**result.records[0].environment, "seed": str(setting.seed)}
     if one.tables:
         about["command"] = _commands(result.numbers.get("sheets"), about["command"])
-    again = setting.page and (setting.command or setting.before.get("again", ""))
+    again = setting.page and (setting.command or setting.saved_numbers.get("again", ""))
     return about | ({"again": again} if again and again != about["command"] else {})
 
 
 def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
-    """Whether numbers and records of a table are beside its page, and of the same setting."""
+    """Whether numbers and records of a table are next to its page, and of the same setting."""
     try:
         _numbers(folder, stem, setting)
     except (StoreError, ArgumentError):
@@ -202,7 +213,7 @@ def _commands(sheets: Any, command: str) -> str:
 
 
 def _numbers(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
-    """The numbers beside a page whose records are there too; they have to be of the same setting."""
+    """The numbers next to a page whose records are there too; they have to be of the same setting."""
     path, records = folder / f"{stem}.json", folder / f"{stem}.jsonl.gz"
     if not path.is_file() or not records.is_file():
         raise StoreError(f"--page: {records.name} and {path.name} were expected in {folder}; run it without --page")

@@ -14,7 +14,18 @@ from labelwise.bench.suite.suite import Suite, slug
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.reproduce.dynamical import tables as dynamical_tables
 from labelwise.reproduce.plots import curve_panels, lines
-from labelwise.reproduce.records import Ran, about, before, doubt_of, fewer_seeds, joined, ran_of, sizes, spent, unequal
+from labelwise.reproduce.records import (
+    SheetRuns,
+    earlier_runs,
+    fewer_seeds,
+    find_doubts,
+    merge_records,
+    select_records,
+    sheet_numbers,
+    sizes,
+    spent,
+    unequal_starts,
+)
 from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of
 from labelwise.reproduce.sabal import tables as sabal_tables
 from labelwise.reproduce.tables import PaperTable, Sheet, suite_of
@@ -25,12 +36,12 @@ from labelwise.reproduce.verdicts import (
     Stat,
     above,
     below_all,
-    beside,
     best,
+    claims_text,
     every_round,
     falling,
     near,
-    said,
+    not_below,
     stat_of,
 )
 from labelwise.stats.curves import Curves, area, learning_curves
@@ -50,71 +61,75 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     """Run what is left of a table and put it beside the paper's."""
     if setting.data is not None:
         raise ArgumentError(f"{table.name} has its own data sets; expected no --data, or --only with a row")
-    ran, missing = _rows(table, setting)
-    if not ran:
+    runs, missing = _rows(table, setting)
+    if not runs:
         where = f"no run is complete in {setting.work}"
         raise StoreError(f"{table.name}: {where}; start it without --page, or see the failures.txt there")
-    curves = {one.sheet.name: _curves(one, setting) for one in ran}
-    ours = numbers_of(table, ran, curves)
+    curves = {one.sheet.name: _curves(one, setting) for one in runs}
+    ours = numbers_of(table, runs, curves)
     paper = paper_rows(table.name)
-    unfinished = [line for one in ran for line in one.unfinished]
+    unfinished = [line for one in runs for line in one.unfinished]
     size = "" if setting.scale == "paper" else _NOT_COMPARED
-    verdict = _standing_in(table, ran) + said(claims_of(table, ours), ours, paper, doubt_of(ran, table.by))
+    verdict = _standing_in(table, runs) + claims_text(claims_of(table, ours), ours, paper, find_doubts(runs, table.by))
     band = near(ours, paper) if setting.scale == "paper" else ""
     numbers: dict[str, Any] = {
         "by": table.by,
         "ours": {row: {name: vars(stat) for name, stat in found.items()} for row, found in ours.items()},
         "papers": {row: {name: vars(stat) for name, stat in found.items()} for row, found in paper.items()},
-        "seconds": {kind: round(sum(getattr(r, kind) for one in ran for r in one.records)) for kind in _SECONDS},
-        "sheets": [about(one) for one in ran],
+        "seconds": {kind: round(sum(getattr(r, kind) for one in runs for r in one.records)) for kind in _SECONDS},
+        "sheets": [sheet_numbers(one) for one in runs],
         "missing": [*missing, *unfinished],
-        "environment": ran[0].records[0].environment | {"seed": str(setting.seed)},
+        "environment": runs[0].records[0].environment | {"seed": str(setting.seed)},
     }
     if table.by == "area":
         numbers["plain_mean"] = {name: _plain(found) for name, found in curves.items()}
-    parts = (size, markdown_of(ours, paper), band, sizes(ran), spent(numbers["seconds"]))
+    parts = (size, markdown_of(ours, paper), band, sizes(runs), spent(numbers["seconds"]))
     shown = "\n\n".join(part for part in parts if part)
-    records = tuple(record for one in ran for record in one.kept)
-    differences = _differences(table, ran, [*missing, *unfinished], setting)
-    return Result(numbers, _picture(table, ran, ours, curves), verdict, shown, records, differences)
+    records = tuple(record for one in runs for record in one.complete)
+    differences = _differences(table, runs, [*missing, *unfinished], setting)
+    return Result(numbers, _picture(table, runs, ours, curves), verdict, shown, records, differences)
 
 
-def _differences(table: PaperTable, ran: list[Ran], missing: list[str], setting: Setting) -> tuple[str, ...]:
+def _differences(table: PaperTable, runs: list[SheetRuns], missing: list[str], setting: Setting) -> tuple[str, ...]:
     """How what was run differs from the paper; as it was said then where nothing was run since."""
-    lines = [line for one in ran for line in one.sheet.said] + list(table.differences)
+    lines = [line for one in runs for line in one.sheet.changes] + list(table.differences)
     lines += [f"Here as the paper: {line}" for line in table.compat if setting.paper_compat]
-    if not any(one.new for one in ran):
-        lines = [line for line in setting.before["differences"] if line not in setting.before.get("missing", ())]
-    few = fewer_seeds(ran, {sheet.name: sheet.seeds for sheet in table.sheets}) if setting.scale == "paper" else []
-    return tuple(dict.fromkeys([*unequal(ran), *few, *missing, *lines]))
+    if not any(one.is_new for one in runs):
+        lines = [
+            line
+            for line in setting.saved_numbers["differences"]
+            if line not in setting.saved_numbers.get("missing", ())
+        ]
+    few = fewer_seeds(runs, {sheet.name: sheet.seeds for sheet in table.sheets}) if setting.scale == "paper" else []
+    return tuple(dict.fromkeys([*unequal_starts(runs), *few, *missing, *lines]))
 
 
-def _rows(table: PaperTable, setting: Setting) -> tuple[list[Ran], list[str]]:
+def _rows(table: PaperTable, setting: Setting) -> tuple[list[SheetRuns], list[str]]:
     """The rows of the table: those that were asked for, run as far as they go, and those that were run before."""
-    earlier = before(table, setting.before, setting.kept, setting.seed)
+    earlier = earlier_runs(table, setting.saved_numbers, setting.saved_records, setting.seed)
     try:
         sheets, missing = chosen(table, setting)
     except SourceError:
         if not (setting.page and earlier):
             raise
         sheets, missing = [], []  # a page is made without data too
-    now = {sheet.name: _ran(table, sheet, setting, earlier.get(sheet.name)) for sheet in sheets}
+    now = {sheet.name: _run_sheet(table, sheet, setting, earlier.get(sheet.name)) for sheet in sheets}
     found = earlier | {name: one for name, one in now.items() if one.records}
-    if setting.page and not any(one.new for one in now.values()):  # as it was when that was run
-        missing = [line for line in setting.before.get("missing", ()) if line.startswith("Not run:")]
+    if setting.page and not any(one.is_new for one in now.values()):  # as it was when that was run
+        missing = [line for line in setting.saved_numbers.get("missing", ()) if line.startswith("Not run:")]
     missing = [line for line in missing if not line.startswith(tuple(f"Not run: {name}:" for name in found))]
     return [found[sheet.name] for sheet in table.sheets if sheet.name in found], missing
 
 
-def _standing_in(table: PaperTable, ran: list[Ran]) -> str:
+def _standing_in(table: PaperTable, runs: list[SheetRuns]) -> str:
     """Whose place the digits took, said before anything is said of the numbers."""
     asked = {sheet.name: sheet.data for sheet in table.sheets}
-    absent = dict.fromkeys(asked[one.sheet.name] for one in ran if one.sheet.data == "digits")
+    absent = dict.fromkeys(asked[one.sheet.name] for one in runs if one.sheet.data == "digits")
     absent.pop("digits", None)
     return f"Digits stand in for {', '.join(absent)}: lines on such data are on the digits.\n\n" if absent else ""
 
 
-def _ran(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Ran | None) -> Ran:
+def _run_sheet(table: PaperTable, sheet: Sheet, setting: Setting, earlier: SheetRuns | None) -> SheetRuns:
     """The records of a sheet, after running what is left of it; with what was kept of it before."""
     assert setting.work is not None, "reproduce() names a folder"
     run = setting.work / slug(sheet.name)
@@ -127,23 +142,25 @@ def _ran(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Ran | None)
         sheet = replace(sheet, seeds=_seeds(run, sheet.seeds))
     jobs = _suite(table, sheet, setting).jobs()[0]
     command = earlier.command if setting.page and earlier is not None else _command(run)  # a page runs nothing
-    return replace(ran_of(sheet, joined(found, earlier, sheet), jobs, table.by, command), new=bool(found))
+    return replace(
+        select_records(sheet, merge_records(found, earlier, sheet), jobs, table.by, command), is_new=bool(found)
+    )
 
 
 def _run(table: PaperTable, sheet: Sheet, setting: Setting, run: Path) -> None:
     """Run what is left of a sheet; the command that began it stands in the configuration."""
     suite = _suite(table, sheet, setting)
     jobs = suite.jobs()[0]
-    before = 0
+    last = 0
     text = f"# {table.name} {sheet.name}\n{_BY}{setting.command}\n"
     for progress in run_suite(suite, text, run, _processes(setting)):
         done = sum(progress.finished(job) for job in jobs)
-        if done != before:
-            before = done
-            setting.say(f"{sheet.name}: {done} of {len(jobs)} runs, {progress.done} of {progress.total} rounds")
+        if done != last:
+            last = done
+            setting.on_progress(f"{sheet.name}: {done} of {len(jobs)} runs, {progress.done} of {progress.total} rounds")
     if progress.failed:
         name, why = next(iter(progress.failed.items()))
-        setting.say(f"{len(progress.failed)} runs failed; {name}: {why.strip().splitlines()[-1]}")
+        setting.on_progress(f"{len(progress.failed)} runs failed; {name}: {why.strip().splitlines()[-1]}")
 
 
 def _suite(table: PaperTable, sheet: Sheet, setting: Setting) -> Suite:
@@ -163,10 +180,10 @@ def _seeds(run: Path, usual: int) -> int:
     return len(json.loads(path.read_text(encoding="utf-8"))["seeds"]) if path.is_file() else usual
 
 
-def numbers_of(table: PaperTable, ran: list[Ran], curves: Mapping[str, Mapping[str, Curves]]) -> Rows:
+def numbers_of(table: PaperTable, runs: list[SheetRuns], curves: Mapping[str, Mapping[str, Curves]]) -> Rows:
     """Our numbers in the form of the paper's table."""
     rows: dict[str, dict[str, Stat]] = {}
-    for one in ran:
+    for one in runs:
         for name in [spec.label for spec in one.sheet.strategies if spec.label in curves[one.sheet.name]]:
             values_ST = 100 * curves[one.sheet.name][name].values_ST
             if table.by == "area":
@@ -195,7 +212,7 @@ def claims_of(table: PaperTable, rows: Rows) -> list[Claim]:
         if "Variance only" in found:
             claims += [above(row, one, other) for one in own for other in ("Variance only", f"{one}, bias only")]
         elif "BADGE" in found:
-            claims += [below_all(row, table.random), beside(row, own, "BADGE")]
+            claims += [below_all(row, table.random), not_below(row, own, "BADGE")]
         else:
             claims += [*(above(row, one, table.random) for one in own), best(row, own)]
     return claims
@@ -213,7 +230,7 @@ def markdown_of(ours: Rows, paper: Rows) -> str:
     return "\n".join(out) + "\n\nMean ± standard deviation over seeds, in per cent."
 
 
-def _curves(one: Ran, setting: Setting) -> dict[str, Curves]:
+def _curves(one: SheetRuns, setting: Setting) -> dict[str, Curves]:
     """The curves of a sheet in the order of its strategies."""
     found = learning_curves(_scored(one.records, setting))
     return {spec.label: found[spec.label] for spec in one.sheet.strategies if spec.label in found}
@@ -226,8 +243,8 @@ def _scored(records: list[Record], setting: Setting) -> list[Record]:
     return [replace(one, metrics={**one.metrics, "accuracy": one.notes["training"]["looked"]}) for one in records]
 
 
-def _picture(table: PaperTable, ran: list[Ran], ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
-    titles = _titles(table, ran)
+def _picture(table: PaperTable, runs: list[SheetRuns], ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
+    titles = _titles(table, runs)
     if table.by != "last":
         shown = {titles[name]: {_drawn(one): found[one] for one in found} for name, found in curves.items()}
         return curve_panels(shown)
@@ -242,11 +259,11 @@ def _picture(table: PaperTable, ran: list[Ran], ours: Rows, curves: Mapping[str,
     return lines((table.what, "rounds", "accuracy %"), by_name)
 
 
-def _titles(table: PaperTable, ran: list[Ran]) -> dict[str, str]:
+def _titles(table: PaperTable, runs: list[SheetRuns]) -> dict[str, str]:
     """The sheets and columns as a picture calls them: with the digits, where they took the place of other data."""
     asked = {sheet.name: sheet.data for sheet in table.sheets}
     found: dict[str, str] = {}
-    for one in ran:
+    for one in runs:
         first = "digits for " if one.sheet.data == "digits" != asked[one.sheet.name] else ""
         found |= {name: first + name for name in (one.sheet.name, one.sheet.column)}
     return found

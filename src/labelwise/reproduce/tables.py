@@ -35,7 +35,7 @@ class Sheet:
     valid: bool = False  # whether rows are set aside, labelled free of charge, as in the paper
     column: str = ""  # where the paper's columns are not strategies
     limit: int | None = None
-    said: tuple[str, ...] = ()  # what was changed to fit the data that are there
+    changes: tuple[str, ...] = ()  # what was changed to fit the data that are there
 
     @property
     def name(self) -> str:
@@ -121,12 +121,12 @@ def valid_rows(sheet: Sheet) -> int:
 def _fitted(sheet: Sheet) -> Sheet:
     """The paper's sizes, or where there are too few rows for them, the same shares of those there are."""
     rows, whole = pool_rows(sheet), CATALOGUE[WHOLE.get(sheet.data, sheet.data)].rows[0]
-    said = () if rows == whole else (f"{sheet.name}: {rows} of the {whole} training rows were there.",)
+    changes = () if rows == whole else (f"{sheet.name}: {rows} of the {whole} training rows were there.",)
     if sheet.start + sheet.k * sheet.rounds <= 0.9 * (rows - valid_rows(sheet)):
-        return replace(sheet, said=said)
+        return replace(sheet, changes=changes)
     start, k = round(sheet.start * rows / whole), round(sheet.k * rows / whole)
     more = f"{sheet.name}: first labels and batches are the same shares of them: {start} and {k}."
-    return replace(sheet, start=start, k=k, said=(*said, more))
+    return replace(sheet, start=start, k=k, changes=(*changes, more))
 
 
 def _small(sheet: Sheet, data: str) -> Sheet:
@@ -154,8 +154,8 @@ def _small(sheet: Sheet, data: str) -> Sheet:
     if most < 1:  # the digits that stand in are fewer rows than the labels of a large sheet
         few = replace(few, start=int(few.start * most), k=int(few.k * most))
     stand = () if data != "digits" or sheet.data == "digits" else (f"{sheet.name}: the digits stand in for it.",)
-    said = f"{sheet.name}: a narrow network, {few.model.parameters['epochs']} epochs at most, {pool_rows(few)} rows."
-    return replace(few, said=(*stand, said))
+    narrow = f"{sheet.name}: a narrow network, {few.model.parameters['epochs']} epochs at most, {pool_rows(few)} rows."
+    return replace(few, changes=(*stand, narrow))
 
 
 def _smoke(sheet: Sheet) -> Sheet:
@@ -172,7 +172,7 @@ def _smoke(sheet: Sheet) -> Sheet:
         rounds=1,
         seeds=2,
         limit=160,
-        said=(f"{sheet.name}: the digits stand in for it.",),
+        changes=(f"{sheet.name}: the digits stand in for it.",),
     )
 
 

@@ -1,4 +1,6 @@
-"""How long the papers' tables and figures took where their pages were made: paper_times.json, made from the records.
+"""How long tables and figures of the papers take, and which sheets a setting runs.
+
+Times are those of the runs on the pages, in paper_times.json.
 
 `python benchmarks/paper_times.py` writes that file from the pages under docs/results; a test compares the two.
 """
@@ -23,11 +25,11 @@ Times = dict[str, dict[str, dict[str, dict[str, list[float]]]]]  # name, scale, 
 
 
 def timed(name: str, smoke: float, small: float, paper: float) -> Callable[[Setting], tuple[float, str]]:
-    """The seconds of a figure at a setting and what they are of: as measured, or else the guesses given here."""
+    """A function that estimates the seconds of a figure: as measured, or else the guesses given here."""
     guesses = {"smoke": (smoke, "cpu"), "small": (small, "cpu"), "paper": (paper, "cuda")}
 
     def seconds(setting: Setting) -> tuple[float, str]:
-        found = kept().get(name, {}).get(setting.scale, {})
+        found = measured_times().get(name, {}).get(setting.scale, {})
         device = device_of(setting)
         device = device if device in found else next(iter(found), "")
         if not device:
@@ -41,25 +43,25 @@ def timed(name: str, smoke: float, small: float, paper: float) -> Callable[[Sett
 
 
 def cores(setting: Setting, device: str) -> str:
-    """The device in words, as many cores as there are processes."""
+    """The device in words."""
     return WHERE[device] if device == "cuda" or setting.processes == 1 else f"{setting.processes} cores"
 
 
 def of_run(name: str, scale: str, device: str, sheet: str) -> float | None:
     """The seconds of one run of a sheet of a table, where they were measured."""
-    found = kept().get(name, {}).get(scale, {}).get(device, {}).get(sheet)
+    found = measured_times().get(name, {}).get(scale, {}).get(device, {}).get(sheet)
     return None if found is None else found[0] / found[1]
 
 
 @functools.cache
-def kept() -> Times:
-    """The times that were measured."""
+def measured_times() -> Times:
+    """The measured times."""
     found: Times = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
-def measured(folders: Iterable[Path]) -> Times:
-    """The times of the pages in these folders, by their records; the processor's seconds where there are none."""
+def measure_times(folders: Iterable[Path]) -> Times:
+    """The times of the pages in these folders, from their records, or their processor seconds if they have none."""
     times: Times = {}
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -101,7 +103,7 @@ _WIDE = 64
 
 
 def chosen(table: PaperTable, setting: Setting) -> tuple[list[Sheet], list[str]]:
-    """The sheets to run at a setting, and what cannot be run since its data are not there."""
+    """The sheets to run at a setting, and sentences on those whose data are missing."""
     wanted = [name.lower() for name in setting.only]
     sheets = [one for one in table.sheets if not wanted or _names(one) & set(wanted)]
     if not sheets:
@@ -124,9 +126,7 @@ def chosen(table: PaperTable, setting: Setting) -> tuple[list[Sheet], list[str]]
 
 
 def seconds_of(table: PaperTable, setting: Setting) -> tuple[float, str]:
-    """About how long a table takes, as its runs took when they were measured on such a device, or else a guess; and
-    which of the two, on what.
-    """
+    """About how long a table takes, measured on such a device or guessed, and in words which of the two."""
     device = device_of(setting)
     total, guessed = 0.0, False
     for sheet in chosen(table, setting)[0]:
@@ -147,5 +147,5 @@ def _guess(sheet: Sheet, device: str) -> float:
 
 
 def _names(sheet: Sheet) -> set[str]:
-    """What --only may call a sheet, in small letters."""
+    """The names of a sheet that --only accepts, in lower case."""
     return {name.lower() for name in (sheet.row, sheet.row.split(" (")[0], sheet.column, sheet.name)}

@@ -1,7 +1,7 @@
-"""What a paper claims of its tables, asked of our numbers and of the paper's own: orders and bands, not equality.
+"""Claims of a paper about its tables, tested on our numbers and on the paper's own: orders and bands, not equality.
 
-One seed decides nothing, nor does a difference that runs have which should be equal, nor two methods that made the same
-picks: then it cannot be said, and the numbers are shown all the same.
+A claim stays undecided for one seed, for gaps no larger than between runs that should be equal, and for two methods
+with the same picks. The numbers are shown in any case.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ def stat_of(values: Iterable[float]) -> Stat:
 
 
 Rows = Mapping[str, Mapping[str, Stat]]  # by row, then by column
-Answer = tuple[bool | None, str]  # whether it holds, None where it cannot be said, and the numbers
+Answer = tuple[bool | None, str]  # whether it holds (None if undecided), and the numbers
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """What keeps numbers from deciding: by row, the points between runs that should be equal; and which columns of a
-    row made the same picks, with the number of batches.
+    """What keeps numbers from deciding a claim.
+
+    Attributes:
+        apart: by row, the gap in points between runs that should be equal.
+        same: which columns of a row have the same picks, with the number of batches.
     """
 
     apart: Mapping[str, float] = field(default_factory=dict)
     same: Mapping[tuple[str, frozenset[str]], int] = field(default_factory=dict)
 
     def of(self, row: str) -> float:
-        """The points that say nothing in a row."""
+        """The gap in points that decides nothing in a row."""
         return self.apart.get(row, 0.0)
 
 
@@ -54,18 +57,18 @@ NO_DOUBT = Doubt()
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence and how to ask numbers whether it holds."""
+    """A sentence and a test whether numbers support it."""
 
     text: str
-    asked: Callable[[Rows, Doubt], Answer]
+    test: Callable[[Rows, Doubt], Answer]
 
     def ask(self, rows: Rows, doubt: Doubt = NO_DOUBT) -> Answer:
-        """Whether it holds; the paper's own numbers are asked without a doubt."""
-        return self.asked(rows, doubt)
+        """Whether it holds."""
+        return self.test(rows, doubt)
 
 
-def said(claims: Sequence[Claim], ours: Rows, paper: Rows, doubt: Doubt = NO_DOUBT) -> str:
-    """The claims, each with what our numbers say and what the paper's own say."""
+def claims_text(claims: Sequence[Claim], ours: Rows, paper: Rows, doubt: Doubt = NO_DOUBT) -> str:
+    """The claims as a list, each with the answer of our numbers and of the paper's own."""
     return "\n".join(f"- {_line(claim, ours, paper, doubt)}" for claim in claims)
 
 
@@ -83,12 +86,12 @@ def _word(holds: bool | None) -> str:
 
 
 def _alone(stats: Iterable[Stat]) -> bool:
-    """Whether any number is of one seed, which has no deviation. The paper's say nothing of their seeds."""
+    """Whether any number is of one seed. The paper's numbers do not tell their seeds."""
     return any(stat.seeds == 1 for stat in stats)
 
 
 def _decided(holds: bool, gap: float, shown: str, stats: Sequence[Stat], apart: float) -> Answer:
-    """The answer, unless one seed or runs that should be equal forbid it."""
+    """The answer; undecided for one seed or a gap no larger than between equal runs."""
     if _alone(stats):
         return None, f"one seed; {shown}"
     if any(stat.std is None for stat in stats):
@@ -135,8 +138,8 @@ def above(row: str, high: str, low: str) -> Claim:
     return Claim(f"{high} lies above {low} on {row} by more than the deviation of {low}", ask)
 
 
-def beside(row: str, names: Sequence[str], other: str) -> Claim:
-    """Columns are not more than a deviation below another: the larger of the two deviations."""
+def not_below(row: str, names: Sequence[str], other: str) -> Claim:
+    """Columns lie at most one deviation (the larger of the two) below another."""
 
     def ask(rows: Rows, doubt: Doubt) -> Answer:
         found = rows.get(row, {})
@@ -151,7 +154,7 @@ def beside(row: str, names: Sequence[str], other: str) -> Claim:
 
 
 def best(row: str, names: Sequence[str], what: str = "") -> Claim:
-    """The highest mean of a row is one of these columns; the next one is shown beside it."""
+    """The highest mean of a row is one of these columns; the next one is shown too."""
 
     def ask(rows: Rows, doubt: Doubt) -> Answer:
         found = rows.get(row, {})

@@ -1,7 +1,6 @@
-"""Learning curves: a metric against labels, by seed, with their mean, a band and the numbers read off them.
+"""Learning curves: a metric by number of labels and seed, with mean, band, area and labels to reach a level.
 
-Curves are read as straight lines between the label counts where a model was trained. Nothing is smoothed and
-nothing is read outside the counts that were run.
+Curves are straight lines between the label counts at which a model was trained. Nothing is smoothed or extrapolated.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Curves:
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A mean curve and how far it may be off; `low_T` and `high_T` are NaN when there is one seed."""
+    """A mean curve with its band; `low_T` and `high_T` are NaN for one seed."""
 
     labels_T: Array
     mean_T: Array
@@ -84,7 +83,7 @@ def seed_curves(
 def learning_curves(records: Iterable[Record], name: str = "accuracy", higher: bool | None = None) -> dict[str, Curves]:
     """The curves of each strategy, in order of appearance, on the label counts that all its seeds have.
 
-    A run that is not finished shortens the curve of its strategy: leave such runs out.
+    An unfinished run shortens the curve of its strategy, so pass finished runs only.
     """
     by_strategy: dict[str, dict[int, dict[int, float]]] = {}
     for (strategy, seed), points in seed_curves(records, name, higher).items():
@@ -186,7 +185,7 @@ def _signed(curves: Curves, level: float) -> float:
 
 
 def _experiment(record: Record) -> set[str]:
-    """What the run's name says before strategy and seed, when it is written that way."""
+    """The name of the run without strategy and seed, if it has that form."""
     end = f"/{record.strategy}/{record.seed}"
     return {record.run.removesuffix(end)} if record.run.endswith(end) else set()
 

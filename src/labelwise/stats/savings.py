@@ -11,19 +11,18 @@ seeds first reaches one level, on straight lines between label counts. The level
   lower bound, "at least".
 - a number: a level of interest, such as 0.9.
 
-Nobody is followed past the budget: where random does not reach the level, labels_random is only known to be
-above its budget and the share is "at least"; where the strategy does not, it is "at most"; where neither does,
-it is unknown.
+Curves end at the budget. If random does not reach the level, labels_random is only known to be above its budget and
+the share is "at least"; if the strategy does not, it is "at most"; if neither does, it is unknown.
 
 The interval is a percentile bootstrap over seeds. Strategies share start set and model start by seed, so a
-resample takes the same seeds for both (paired), and the "common" and "final" levels are found anew in each. A
-censored resample counts with the whole range it leaves open. With n seeds the plain 2.5 and 97.5 percentiles
+resample takes the same seeds for both (paired), and the "common" and "final" levels are found again in each. A
+censored resample counts with its whole open range. With n seeds the plain 2.5 and 97.5 percentiles
 are too narrow, by (1 - 1/n)^(1/2) and by the difference of Student's t from the normal, so the percentiles taken
 are further out: those that give the mean of n normal numbers its 95 % t interval. The interval never leaves the
 range of the resamples, which is too narrow for three seeds: below MIN_SEEDS none is shown.
 
 The speed-up factor is labels_random / labels_strategy = 1 / (1 - share saved), and so are the ends of its interval.
-Whether a strategy is better than random is not decided here but in verdict.py, on the whole curve.
+verdict.py decides whether a strategy is better than random, on the whole curve.
 """
 
 from __future__ import annotations
@@ -79,9 +78,17 @@ class Saved:
 def labels_saved(
     strategy: Curves, random: Curves, *, level: Level = "common", key: Key | None = None, draws: int = 4000
 ) -> Saved:
-    """The share of labels `strategy` saves against `random`, as the head of this file defines it.
+    """The share of labels `strategy` saves against `random`, as defined at the top of this file.
 
-    The same key gives the same interval; `Key(0)` unless given.
+    Args:
+        strategy: its curves.
+        random: the curves of the baseline.
+        level: where labels are counted.
+        key: of the bootstrap; `Key(0)` if None. The same key gives the same interval.
+        draws: number of resamples, at least 100.
+
+    Raises:
+        ArgumentError: no shared seed, different metrics, or a level that both reach with the first labels.
     """
     seeds = _shared(strategy, random)
     if draws < 100:
@@ -115,7 +122,7 @@ def labels_saved(
 
 
 def interval(saved: Saved) -> str:
-    """The interval in words; an end left open by censoring is said to be open."""
+    """The interval in words, also if censoring leaves an end open."""
     low, high = percent(saved.low), percent(saved.high)
     if math.isinf(saved.low):
         return "not bounded" if saved.high >= 1 else f"{high} or less"
@@ -185,7 +192,7 @@ def _bound(found_s: float, found_r: float) -> Bound:
 
 
 def _interval(low_B: Array, high_B: Array, seeds: int) -> tuple[float, float]:
-    """The percentiles named at the head of this file, without interpolation, which fails next to -inf."""
+    """The percentiles described at the top of this file, without interpolation, which fails next to -inf."""
     if seeds < 2:
         return -math.inf, 1.0
     reach = math.sqrt(seeds / (seeds - 1)) * t975(seeds - 1)

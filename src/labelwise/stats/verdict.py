@@ -1,11 +1,11 @@
-"""Verdict: whether a strategy is better than random, worse, or neither. It is decided here and nowhere else.
+"""Verdict: whether a strategy is better than random, worse, or neither. Only this module decides it.
 
-The paired test on the area under the curve decides (paired.py), after Holm's correction over all strategies that are
-compared in the experiment. Labels saved (saved.py) are the size of the effect at one level: they are said beside the
-verdict with their interval, also where that includes 0, and never decide.
+The paired test on the area under the curve decides (paired.py), after Holm's correction over all strategies compared in
+the experiment. Labels saved (savings.py) give the size of the effect at one level: they are shown with the verdict and
+their interval, even if that includes 0, and never decide.
 
-Where no outcome could have passed the test, for want of seeds, there is no verdict yet. How many seeds it takes follows
-from the number of strategies compared: `seeds_needed`.
+If there are too few seeds for any outcome to pass the test, there is no verdict yet. How many are needed follows from
+the number of strategies compared: `seeds_needed`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from labelwise.stats.paired import Paired, holm, least_p, paired, seeds_needed
 from labelwise.stats.savings import Saved, interval, percent
 
 LEVEL = 0.05
-ORACLE = "oracle"  # looks at the test rows: it shows the headroom and is no contender
+ORACLE = "oracle"  # a curve, not a strategy: it uses the test rows to estimate what is possible
 Outcome = Literal["better", "worse", "same", "open"]  # open: too few seeds for any outcome
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests say of one strategy beside the one compared with."""
+    """The tests of one strategy against the baseline."""
 
     test: Paired
     p: float  # after Holm's correction
@@ -41,22 +41,22 @@ class Verdict:
 
     @property
     def single(self) -> Outcome:
-        """Of the test by itself, as if no other strategy had been compared."""
+        """The outcome without correction, as if no other strategy had been compared."""
         return single(self.test)
 
     @property
     def needed(self) -> int:
-        """How many seeds a verdict takes here."""
+        """How many seeds a verdict needs here."""
         return seeds_needed(self.compared, LEVEL)
 
 
 def verdicts(by_strategy: Mapping[str, Curves], against: str = "random") -> dict[str, Verdict]:
-    """The verdict on each strategy that shares seeds and label counts with the one compared with."""
+    """The verdict on each strategy that shares seeds and label counts with the baseline `against`."""
     random = by_strategy.get(against)
     tests = {
         name: paired(lines, random)
         for name, lines in by_strategy.items()
-        if random is not None and name not in (against, ORACLE) and _meet(lines, random)
+        if random is not None and name not in (against, ORACLE) and _overlap(lines, random)
     }
     corrected = holm([test.p for test in tests.values()])
     # Holm's p falls with every single p, so it is smallest where all are as small as their seeds allow.
@@ -65,7 +65,7 @@ def verdicts(by_strategy: Mapping[str, Curves], against: str = "random") -> dict
 
 
 def single(test: Paired) -> Outcome:
-    """What one test says where nothing else is compared."""
+    """The outcome of one test without correction."""
     return _outcome(test, test.p, least_p(test.seeds))
 
 
@@ -80,7 +80,7 @@ def sentence(verdict: Verdict, saved: Saved) -> str:
 
 
 def _size(found: Outcome, saved: Saved) -> str:
-    """Labels saved in words that fit the verdict; at one level they may say otherwise than the whole curve."""
+    """Labels saved in words; at one level they may contradict the verdict on the whole curve."""
     if saved.bound == "unknown":
         return f"neither it nor {saved.against} reaches the level at which labels are counted"
     if not saved.above_zero and not saved.below_zero:
@@ -108,5 +108,5 @@ def _outcome(test: Paired, p: float, least: float) -> Outcome:
     return "better" if test.difference > 0 else "worse"
 
 
-def _meet(one: Curves, other: Curves) -> bool:
+def _overlap(one: Curves, other: Curves) -> bool:
     return bool(set(one.seeds) & set(other.seeds)) and bool(set(one.labels_T.tolist()) & set(other.labels_T.tolist()))

@@ -625,7 +625,7 @@ def test_a_run_killed_at_random_moments_gives_the_records_of_one_left_alone(tmp_
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 130, said
-    assert f"Go on with: labelwise bench run {tmp_path / 'suite.yaml'} --out {run}" in said
+    assert f"Continue with: labelwise bench run {tmp_path / 'suite.yaml'} --out {run}" in said
     assert said.count("Stopped.") == 1
     assert lines(run) < len(expected)
     process = started(tmp_path, run)

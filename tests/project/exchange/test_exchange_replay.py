@@ -123,7 +123,7 @@ def test_replay_compares_and_says_what_it_is_worth(digits: Path, tmp_path: Path)
     assert np.mean(last) > 0.4  # chance is 0.1
     assert "on these rows only" in (out / "report.html").read_text()
     again = CliRunner().invoke(app, [*arguments, "--out", str(out)])
-    assert "Going on with the runs that are there" in " ".join(again.output.split())
+    assert "Continuing the runs in the folder" in " ".join(again.output.split())
 
 
 def test_a_replay_needs_labels(digits: Path, tmp_path: Path) -> None:

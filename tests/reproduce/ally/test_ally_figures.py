@@ -113,7 +113,7 @@ def test_kept_pages_are_made_without_data(figure: str, tmp_path, monkeypatch: py
     before = json.loads((kept / f"ally-{figure}.json").read_text())
     assert before["data"] == result.numbers["data"] == ("parkinsons" if figure == "figure3" else "mnist")
     assert result.verdict == before["verdict"]
-    assert "What the paper says of it, asked of means and deviations over seeds" in result.verdict
+    assert "The claims of the paper, tested on means and deviations over seeds" in result.verdict
 
 
 def test_a_figure_without_its_data_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -127,7 +127,7 @@ def test_a_figure_without_its_data_is_refused(tmp_path, monkeypatch: pytest.Monk
 
 
 def test_processes_share_a_study():
-    setting = Setting("smoke", before={"not": "hashed"})
+    setting = Setting("smoke", saved_numbers={"not": "hashed"})
     first, again = (setup._loaded(setting, "digits", ally_data.SIZES["smoke"]) for _ in range(2))
     assert first is again
 

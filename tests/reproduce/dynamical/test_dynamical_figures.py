@@ -23,7 +23,7 @@ def tiny(monkeypatch):
 @pytest.mark.parametrize("figure", ["figure1", "figure2", "figure4", "figure5"])
 def test_each_writes_a_picture_and_its_numbers(figure, tmp_path):
     said = []
-    result = reproduce(f"dynamical/{figure}", Setting(say=said.append), tmp_path)
+    result = reproduce(f"dynamical/{figure}", Setting(on_progress=said.append), tmp_path)
     assert (tmp_path / f"dynamical-{figure}.png").read_bytes().startswith(b"\x89PNG")
     numbers = json.loads((tmp_path / f"dynamical-{figure}.json").read_text())
     assert numbers["verdict"] == result.verdict

@@ -1,6 +1,6 @@
-"""What ALLY's figures are said to show, asked of means and deviations over seeds as the tables of other papers are.
+"""What the paper claims of ALLY's figures, tested on means and deviations over seeds, like the tables of other papers.
 
-This stands beside the paired test against random, which five seeds are too few for.
+The paired test against random is shown too, but five seeds are too few for it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labelwise.reproduce.verdicts import Answer, Claim, Doubt, Rows, above, beside, best, rising, said, stat_of
+from labelwise.reproduce.verdicts import (
+    Answer,
+    Claim,
+    Doubt,
+    Rows,
+    above,
+    best,
+    claims_text,
+    not_below,
+    rising,
+    stat_of,
+)
 from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record
 
@@ -57,7 +68,7 @@ def clusters(data: str, names: Sequence[str], records: list[Record]) -> str:
 
 def redundancy(ends: Rows, few: str, many: str) -> str:
     """Figure 5: copies cost entropy and ALLY with few clusters accuracy, and ALLY none; `ends` by name and copies."""
-    claims = [beside(name, (many,), few) if name == "ally" else above(name, few, many) for name in ends]
+    claims = [not_below(name, (many,), few) if name == "ally" else above(name, few, many) for name in ends]
     return _judged(claims, ends, "accuracy at the last label count in per cent")
 
 
@@ -81,8 +92,8 @@ def labels_to_97(numbers: dict[str, Any]) -> str:
     shown = ", ".join(f"{name} {count:.0f}" for name, count in sorted(to.items(), key=_count) if count is not None)
     never = ", ".join(name for name, count in to.items() if count is None)
     level = 97 * max(shown["mean"][-1] for shown in numbers.values())
-    said = f"Labels to 97 % of the best last accuracy, that is to {level:.1f} %, by the mean curves: {shown or 'none'}"
-    return said + (f"; not reached by {never}." if never else ".")
+    text = f"Labels to 97 % of the best last accuracy, that is to {level:.1f} %, by the mean curves: {shown or 'none'}"
+    return text + (f"; not reached by {never}." if never else ".")
 
 
 def _count(item: tuple[str, float | None]) -> float:
@@ -90,4 +101,5 @@ def _count(item: tuple[str, float | None]) -> float:
 
 
 def _judged(claims: Sequence[Claim], rows: Rows, what: str) -> str:
-    return f"What the paper says of it, asked of means and deviations over seeds ({what}):\n\n{said(claims, rows, {})}"
+    text = claims_text(claims, rows, {})
+    return f"The claims of the paper, tested on means and deviations over seeds ({what}):\n\n{text}"

@@ -93,7 +93,9 @@ def figure3(setting: Setting, study: Study | None = None) -> Result:
     verdicts, records, tables, panels = [], [], [], {}
     for split in splits(study):
         if not setting.page:
-            setting.say(f"split by {split.name}: {len(split.pool)} rows to choose from, {len(split.test)} to test on")
+            setting.on_progress(
+                f"split by {split.name}: {len(split.pool)} rows to choose from, {len(split.test)} to test on"
+            )
         ran = study.curves(contenders, split)
         numbers[split.name] = {metric: numbers_of(ran, metric) for metric in ("rmse", "r2")}
         numbers[split.name]["against_random"] = saved_numbers(ran, "rmse")
@@ -127,7 +129,7 @@ def figure5(setting: Setting, study: Study | None = None) -> Result:
     panels: dict[str, dict[str, Any]] = {name: {} for name in names}
     records: list[Record] = []
     for copies in study.sizes.copies:
-        setting.say(f"each row {copies} times")
+        setting.on_progress(f"each row {copies} times")
         contenders = [(name, recipe, objective) for name, (_, recipe, objective) in names.items()]
         ran = study.curves(contenders, Split(f"copies {copies}", copied(study.data.pool, copies), study.data.test))
         numbers[f"x{copies}"] = numbers_of(ran, "accuracy")

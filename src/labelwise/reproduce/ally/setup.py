@@ -28,7 +28,7 @@ from labelwise.loop import rounds
 from labelwise.pool import Pool
 from labelwise.recipes import Recipe
 from labelwise.reproduce.ally.data import MADE, NUMBERS, Sizes, Split, copied, made, sizes_of, split_ways
-from labelwise.reproduce.curves import Kept, in_processes
+from labelwise.reproduce.curves import CurveStore, in_processes
 from labelwise.reproduce.registry import Setting, device_of
 from labelwise.reproduce.tables import present
 from labelwise.rng import Key
@@ -92,37 +92,37 @@ class Study:
         part = split or self.whole
         seeds = range(self.setting.seed, self.setting.seed + self.sizes.seeds)
         tasks = [(contender, seed) for seed in seeds for contender in contenders]
-        left = [task for task in tasks if not self.kept(*task, part)]
+        left = [task for task in tasks if not self.saved_curve(*task, part)]
         if self.setting.processes > 1 and self.setting.work is not None and len(left) > 1:
-            quiet = replace(self.setting, say=_unheard)
+            quiet = replace(self.setting, on_progress=_ignore)
             jobs = [(quiet, self.data.name, self.sizes, part.name, *task) for task in left]
             for text in in_processes(_curve, jobs, min(self.setting.processes, len(left))):
-                self.setting.say(text)
+                self.setting.on_progress(text)
         records: list[Record] = []
         for task in tasks:
-            found = self.kept(*task, part) or self.one(*task, part)
+            found = self.saved_curve(*task, part) or self.one(*task, part)
             if task in left and self.setting.processes < 2:
-                self.setting.say(_shown(found))
+                self.setting.on_progress(_progress_line(found))
             records += found
         return records
 
-    def kept(self, contender: Contender, seed: int, part: Split) -> list[Record]:
+    def saved_curve(self, contender: Contender, seed: int, part: Split) -> list[Record]:
         """The curve of a contender where it was run before."""
         if not self.setting.page:
             return self._folder(part).read(contender[0], seed, repr(contender))
         name = self._run(contender[0], seed, part)
-        if not (found := [record for record in self.setting.kept if record.run == name]):
-            raise StoreError(f"--page: the records beside the page have no run {name}; run it without --page")
+        if not (found := [record for record in self.setting.saved_records if record.run == name]):
+            raise StoreError(f"--page: the records next to the page have no run {name}; run it without --page")
         return found
 
     def _run(self, name: str, seed: int, part: Split) -> str:
         """What a run is called in its records."""
         return f"{self.data.name}{part.name and ' by ' + part.name}/network/{name}/{seed}"
 
-    def _folder(self, part: Split) -> Kept:
+    def _folder(self, part: Split) -> CurveStore:
         """Where curves are; what they depend on beside the contender and the seed is in their names."""
         what = (self.data.name, len(part.pool), part.name, self.sizes, self.setting.seed, self.setting.paper_compat)
-        return Kept(self.setting.work, repr(what))
+        return CurveStore(self.setting.work, repr(what))
 
     def one(self, contender: Contender, seed: int, part: Split) -> list[Record]:
         """Run the curve of one contender, and keep it."""
@@ -155,7 +155,7 @@ class Study:
 def prepared(setting: Setting, small: str = "digits", paper: str = "mnist", times: int = 1) -> Study:
     """The data set and sizes of a setting, with batches so many times as large; a page is made without data."""
     if setting.page:
-        return _kept(setting)
+        return _saved_study(setting)
     own = small if setting.scale != "paper" else present(paper) or paper
     name = setting.data or own
     if setting.scale == "smoke" and name == "parkinsons" and present(name) is None:
@@ -169,16 +169,16 @@ def prepared(setting: Setting, small: str = "digits", paper: str = "mnist", time
             f"{name} has {len(data.pool)} rows to choose from, fewer than the {labels} labels of the {setting.scale} "
             "scale; take a smaller --scale or another --data"
         )
-    setting.say(f"{data.name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
+    setting.on_progress(f"{data.name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
     return Study(data, sizes, setting)
 
 
-def _kept(setting: Setting) -> Study:
-    """The study of the records beside a page: sizes are theirs, and the rows, which nobody asks for, stand-ins."""
-    name, kept = setting.before["data"], setting.kept
-    labels = sorted({record.labels for record in kept})
+def _saved_study(setting: Setting) -> Study:
+    """The study of the records next to a page: sizes are theirs, and the rows, which nobody asks for, stand-ins."""
+    name, records = setting.saved_numbers["data"], setting.saved_records
+    labels = sorted({record.labels for record in records})
     sizes = sizes_of("regress" if name == MADE else known(name).task, setting.scale, name)
-    seeds = setting.seeds or len({record.seed for record in kept})
+    seeds = setting.seeds or len({record.seed for record in records})
     sizes = replace(sizes, start=labels[0], batch=labels[1] - labels[0], seeds=seeds)
     return Study(replace(made(), name=name), sizes, setting)
 
@@ -190,11 +190,11 @@ def splits(study: Study) -> tuple[Split, Split]:
     return split_ways(study.data, study.setting.seed)
 
 
-def _unheard(text: str) -> None:
+def _ignore(text: str) -> None:
     pass
 
 
-def _shown(records: list[Record]) -> str:
+def _progress_line(records: list[Record]) -> str:
     last = records[-1]
     metrics = ", ".join(f"{what} {value:.3f}" for what, value in last.metrics.items())
     return f"seed {last.seed}, {last.strategy}: {last.labels} labels, {metrics}"
@@ -204,7 +204,7 @@ def _curve(job: tuple[Setting, str, Sizes, str, Contender, int]) -> str:
     """Run and keep one curve in a process of its own; what it gave in words."""
     setting, data, sizes, split, contender, seed = job
     study = _loaded(setting, data, sizes)
-    return _shown(study.one(contender, seed, _split_named(study, split)))
+    return _progress_line(study.one(contender, seed, _split_named(study, split)))
 
 
 @functools.lru_cache(maxsize=2)

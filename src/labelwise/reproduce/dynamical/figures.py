@@ -59,7 +59,7 @@ def figure1(setting: Setting, sizes: Sizes | None = None) -> Result:
             kernel = empirical_ntk(model, inputs)
             row = {"query": b, "kernel": when, "mmd": mmd(kernel, len(ids)), "bound": bound_term(kernel, y_nC)}
             table.append(row | {"mmd_squared": mmd_squared(kernel, len(ids)), "alignment": alignment(kernel, y_nC)})
-            setting.say(f"b = {b}, {when}: MMD {row['mmd']:.3g}, B {row['bound']:.3g}")
+            setting.on_progress(f"b = {b}, {when}: MMD {row['mmd']:.3g}, B {row['bound']:.3g}")
     first = [row for row in table if row["kernel"] == "initial"]
     picture = bars(
         (f"MMD and B, {bench.data.name}, kernel at first weights", "query size b", ""),
@@ -104,7 +104,7 @@ def figure2(setting: Setting, sizes: Sizes | None = None) -> Result:
         aligned, dynamics = ([float(pair[i]) for pair in pairs] for i in (0, 1))
         taus[when] = kendall_tau(aligned, dynamics)
         panels[f"{when}: tau = {taus[when]:.2f}"] = (aligned, dynamics)
-        setting.say(f"{when}: tau {taus[when]:.3f} over {len(pairs)} queries")
+        setting.on_progress(f"{when}: tau {taus[when]:.3f} over {len(pairs)} queries")
     picture = points(panels, (f"Dynamics against alignment, {bench.data.name}", "alignment A", "G, squared error"))
     verdict = _agreement(taus, bench.sizes.draws)
     numbers = {"data": bench.data.name, "labelled": len(ids), "query": b, "drawn_from": len(others), "tau": taus}
@@ -140,7 +140,7 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
             row["mean"] = statistics.fmean(values) if values else None
             row["median"] = statistics.median(values) if values else None
             table.append(row)
-            setting.say(f"epoch {epochs}, b = {b}: median ratio {row['median']}")
+            setting.on_progress(f"epoch {epochs}, b = {b}: median ratio {row['median']}")
     curves = {f"b = {b}": _curve(table, b) for b in bench.sizes.queries}
     picture = lines((f"Approximation ratio, {bench.data.name}", "epochs", "median R(Q|S)"), curves, 1.0)
     last = [row["median"] for row in table if row["epochs"] == bench.sizes.epochs[-1]]
@@ -155,8 +155,8 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
 def figure5(setting: Setting, sizes: Sizes | None = None) -> Result:
     """Test accuracy of the variants gamma = 0, 1, 2, inf, beside random."""
     if setting.page:
-        records = list(setting.kept)
-        numbers = {name: setting.before[name] for name in ("data", "start", "k", "rounds")}
+        records = list(setting.saved_records)
+        numbers = {name: setting.saved_numbers[name] for name in ("data", "start", "k", "rounds")}
     else:
         records, numbers = _variants(setting, prepared(setting, sizes))
     curves = learning_curves(records)
@@ -181,7 +181,7 @@ def _variants(setting: Setting, bench: Bench) -> tuple[list[Record], dict[str, A
                 seed=seed,
                 name=f"{bench.data.name}/network/{recipe.name}/{seed}",
             )
-            setting.say(f"seed {seed}, {recipe.name}: {records[-1].metrics['accuracy']:.3f}")
+            setting.on_progress(f"seed {seed}, {recipe.name}: {records[-1].metrics['accuracy']:.3f}")
     return records, {"data": bench.data.name, "start": records[0].labels, "k": k, "rounds": bench.sizes.rounds}
 
 

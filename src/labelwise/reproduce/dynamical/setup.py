@@ -104,7 +104,7 @@ def prepared(setting: Setting, sizes: Sizes | None = None) -> Bench:
     whole = any(one.present for one in found() if one.name == "cifar10-full")
     name = setting.data or ("digits" if setting.scale != "paper" else "cifar10-full" if whole else "cifar10")
     data = load(name, seed=setting.seed)
-    setting.say(f"{name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
+    setting.on_progress(f"{name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
     sizes = sizes or SIZES[setting.scale]
     sizes = sizes if setting.seeds is None else replace(sizes, seeds=setting.seeds)
     return Bench(data, sizes, setting, Key(setting.seed).fold("dynamical"))

@@ -2,7 +2,7 @@
 
 A network is trained on the first labels; then each method is asked for the first batch, once to warm up and several
 times for the clock, on CUDA by events. The paper's seconds are of a V100 and of BADGE's explicit gradient embeddings,
-so an explicit BADGE, which keeps N x C D numbers, is timed beside ours. What is not an experiment is listed here too.
+so an explicit BADGE, which keeps N x C D numbers, is timed too. What is not an experiment is listed here too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from labelwise.reproduce.run_tables import paper_rows
 from labelwise.reproduce.sabal.tables import PAPER, compatible, first_query, vgg16
 from labelwise.reproduce.tables import PaperTable, Sheet, pool_rows, suite_of
 from labelwise.reproduce.times import WHERE, chosen, of_run, seconds_of
-from labelwise.reproduce.verdicts import Rows, Stat, said, shorter
+from labelwise.reproduce.verdicts import Rows, Stat, claims_text, shorter
 from labelwise.rng import Key
 from labelwise.session import Session
 from labelwise.signals.read import read
@@ -72,7 +72,7 @@ def table3(setting: Setting) -> Result:
         data = prepared(key_of(suite.datasets[0]), None, device)
         k = sheet.k
         about[sheet.row] = {"data": sheet.data, "rows": len(data.pool), "k": k, "train_rows": pool_rows(sheet)}
-        setting.say(f"{sheet.row}: {len(data.pool)} rows to choose from, training on {sheet.start}")
+        setting.on_progress(f"{sheet.row}: {len(data.pool)} rows to choose from, training on {sheet.start}")
         start = first_batch(data, sheet.start, setting.seed)
         state = None
         for spec in (*sheet.strategies, None):
@@ -88,7 +88,9 @@ def table3(setting: Setting) -> Result:
             first.setdefault(label, {})[sheet.row] = times[0]
             spread = statistics.stdev(times[1:]) if len(times) > 2 else None
             ours.setdefault(label, {})[sheet.row] = Stat(statistics.fmean(times[1:]), spread, len(times) - 1)
-            setting.say(f"{sheet.row}, {label}: {ours[label][sheet.row].mean:.4f} s (first call {times[0]:.2f} s)")
+            setting.on_progress(
+                f"{sheet.row}, {label}: {ours[label][sheet.row].mean:.4f} s (first call {times[0]:.2f} s)"
+            )
     return _result(setting, sheets, missing, ours, first, about, device)
 
 
@@ -154,7 +156,7 @@ def _result(
     claims = [shorter(sheet.row, TABLE.own, EXPLICIT) for sheet in sheets]
     claims += [shorter(sheet.row, TABLE.own, "BADGE") for sheet in sheets]
     their = {**paper, EXPLICIT: paper["BADGE"]}  # the paper's BADGE is the explicit one
-    verdict = said(claims, ours, their)
+    verdict = claims_text(claims, ours, their)
     named = {name: torch.cuda.get_device_name() for name in ("device",) if device == "cuda"}
     numbers = {"ours": _plain(ours), "papers": _plain(paper), "first_call": first, "sheets": about, **named}
     numbers["missing"] = missing
@@ -163,7 +165,7 @@ def _result(
     rows = [
         f"{name}: {one['data']}, {one['rows']} rows to choose from, {one['k']} picks." for name, one in about.items()
     ]
-    differences = (*(line for sheet in sheets for line in sheet.said), *missing, *TABLE.differences)
+    differences = (*(line for sheet in sheets for line in sheet.changes), *missing, *TABLE.differences)
     shown = _markdown(ours, paper, [sheet.row for sheet in sheets], setting.scale == "paper")
     table = "\n\n".join([shown, " ".join(rows)])
     return Result(numbers, picture, verdict, table, (), tuple(dict.fromkeys(differences)))
