@@ -429,13 +429,13 @@ def test_a_relative_folder_is_found_by_workers(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.EVERY", 0.0)
     values, kept = _inputs(300)["embedding"], []
-    keep = FolderJournal.keep
+    keep = FolderJournal.checkpoint
 
     def keeping(self):
         keep(self)
         kept.append(len(list((tmp_path / "here").glob("state-*.pt"))))
 
-    monkeypatch.setattr(FolderJournal, "keep", keeping)
+    monkeypatch.setattr(FolderJournal, "checkpoint", keeping)
     got = lw.select("kcenter", 9, embedding=values, engine=cluster, folder="here")
     assert set(kept) == {2}
     _same(got, lw.select("kcenter", 9, embedding=values))

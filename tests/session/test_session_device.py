@@ -582,8 +582,8 @@ def test_a_session_that_was_killed_goes_on_on_its_device(
     monkeypatch.setattr(Shard, "begin", begin)
     assert list((tmp_path / "kept" / "selection").glob("state-*.pt"))
     found: list[int] = []
-    going_on = journal.FolderJournal._going_on
-    monkeypatch.setattr(journal.FolderJournal, "_going_on", lambda self: (going_on(self), found.append(self.found))[0])
+    going_on = journal.FolderJournal._resumed
+    monkeypatch.setattr(journal.FolderJournal, "_resumed", lambda self: (going_on(self), found.append(self.found))[0])
     placed.clear()
     got = one.ask(12)
     same(got, expected[name])

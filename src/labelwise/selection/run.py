@@ -83,7 +83,7 @@ def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, o
                 raise
             return strategy.select(pool, labelled, k, key)
         about = {"strategy": repr(strategy), "parameters": parameters, "k": int(k), "key": repr(key)}
-        with closing(FolderJournal(options.folder, about, pool, labelled, own=options.is_private)) as journal:
+        with closing(FolderJournal(options.folder, about, pool, labelled, is_private=options.is_private)) as journal:
             picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), k, key)
             journal.remove()
         return picks

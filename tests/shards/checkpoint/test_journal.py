@@ -320,7 +320,7 @@ def test_a_damaged_journal_is_named_with_what_to_do(name, harm, tmp_path, monkey
     (path,) = (tmp_path / "j").glob(name)
     harm(path)
     named = r"state-.*\.pt" if harm is _without_sums else path.name
-    with pytest.raises(StoreError, match=rf"{named}.*remove .*j and start the selection anew"):
+    with pytest.raises(StoreError, match=rf"{named}.*remove .*j and start the selection again"):
         lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
 
 
@@ -365,7 +365,7 @@ def test_a_full_disk_costs_the_journal_and_not_the_picks(after, tmp_path, monkey
     expected = lw.select("kcenter", 12, embedding=H).ids.tolist()
     with monkeypatch.context() as patched:
         Full(patched, after)
-        with pytest.warns(journal.JournalStopped, match=r"j: the journal .*cannot be kept any more"):
+        with pytest.warns(journal.JournalStopped, match=r"j: the journal .*cannot be written any more"):
             got = lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
     assert got.ids.tolist() == expected
     assert not (tmp_path / "j").exists()
@@ -401,7 +401,7 @@ def test_a_file_called_lock_makes_no_folder_ours(tmp_path):
         folder.mkdir()
         for name in names:
             (folder / name).write_text("" if name == "lock" else "mine")
-        with pytest.raises(StoreError, match="a new or an empty folder was expected"):
+        with pytest.raises(StoreError, match="expected a new or an empty folder"):
             lw.select("kcenter", 12, embedding=H, folder=folder)
         assert [(folder / name).read_text() for name in names[1:]] == ["mine"] * (len(names) - 1)
 

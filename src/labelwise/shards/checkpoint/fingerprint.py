@@ -22,8 +22,8 @@ from labelwise.errors import ArgumentError
 from labelwise.shards.devices import raw
 from labelwise.shards.shard import Shard, Shards
 
-WHOLE = 64 << 20  # bytes of a column that are looked at
-RUN = 64 << 10  # bytes looked at in one place, and held
+WHOLE = 64 << 20  # bytes of a column that are read
+RUN = 64 << 10  # bytes that are read in one place
 
 
 def fingerprint(shards: Shards) -> str:
@@ -33,7 +33,7 @@ def fingerprint(shards: Shards) -> str:
 
 def _digest(shard: Shard) -> str:
     found = hashlib.blake2b(raw(shard.ids).data)
-    if shard.device.type != "cpu":  # kept answers hold tensors of it: on another device the selection begins anew
+    if shard.device.type != "cpu":  # stored answers hold its tensors: on another device the selection starts again
         found.update(str(shard.device).encode())
     for signal, column in shard.columns.items():
         found.update(f"{signal!r} {tuple(column.shape)} {column.dtype}".encode())
@@ -43,7 +43,7 @@ def _digest(shard: Shard) -> str:
 
 
 def _runs(rows: int, row: int) -> Iterator[slice]:
-    """Runs of rows of so many bytes: all of them, or as many as WHOLE allows."""
+    """Runs of rows of `row` bytes each: all rows, or as many runs as WHOLE allows."""
     step = max(1, RUN // row)
     places = -(-rows // step)
     count = min(places, max(1, WHOLE // (step * row)))

@@ -1,4 +1,4 @@
-"""The file of a shard's state in a journal, with its checksum: a selection does not go on from a damaged one."""
+"""The file of a shard's state in a journal, with its checksum: a damaged one is refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import torch
 
 from labelwise.errors import StoreError
 from labelwise.io.files import atomic_file
-from labelwise.shards.checkpoint.log import sum_of
+from labelwise.shards.checkpoint.log import checksum_of
 from labelwise.shards.shard import Shard
 
 
 def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
-    """Write the state of a shard; the shard's name in the journal, and the checksum of the file.
-
-    It is written beside and then takes its name, so that whatever stops it a file of that name is whole.
-    """
+    """Write the state of a shard. Returns the shard's name in the journal and the checksum of the file."""
     path = _path(folder, generation, shard)
     try:
         # The temporary file has a name of its own: a worker that was given up may still be writing.
@@ -35,20 +32,20 @@ def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
 
 
 def restore(folder: Path, generation: int, sums: Mapping[str, Any], shard: Shard) -> None:
-    """Go on from a state that was saved."""
+    """Continue from a saved state."""
     path = _path(folder, generation, shard)
-    anew = f"remove {folder} and start the selection anew"
+    remedy = f"remove {folder} and start the selection again"
     if not path.exists():
-        raise StoreError(f"{path} is missing; {anew}")
+        raise StoreError(f"{path} is missing; {remedy}")
     try:
         with open(path, "rb") as file:
-            whole = sum_of(file, path.stat().st_size) == sums.get(_name(shard))
-        kept = torch.load(path, map_location=shard.device, weights_only=False) if whole else None
+            whole = checksum_of(file, path.stat().st_size) == sums.get(_name(shard))
+        stored = torch.load(path, map_location=shard.device, weights_only=False) if whole else None
     except Exception as error:  # a damaged pickle may raise anything
-        raise StoreError(f"{path} cannot be read ({error}); {anew}") from error
-    if kept is None:
-        raise StoreError(f"{path} is damaged: its checksum is not the one that was noted; {anew}")
-    shard.restore(kept)
+        raise StoreError(f"{path} cannot be read ({error}); {remedy}") from error
+    if stored is None:
+        raise StoreError(f"{path} is damaged: its checksum is not the expected one; {remedy}")
+    shard.restore(stored)
 
 
 def _path(folder: Path, generation: int, shard: Shard) -> Path:
@@ -60,7 +57,7 @@ def _name(shard: Shard) -> str:
 
 
 class _Checked:
-    """A file that is written to, the checksum of what was, and what went wrong."""
+    """A file with the checksum of what was written, and the error of a write."""
 
     def __init__(self, file: BinaryIO):
         self._file, self.sum = file, 0
