@@ -344,7 +344,7 @@ def test_the_smoke_suite_runs_to_its_report(tmp_path):
         assert not progress.failed
     assert progress.done == progress.total
     text = CliRunner().invoke(app, ["bench", "report", str(run), "--out", str(tmp_path / "out"), "--at", "0.7"]).output
-    assert "margin cannot be compared with random yet: 3 seeds, 9 or more are needed." in text
+    assert "margin cannot be compared with random yet: it has 3 seeds, and 9 or more are needed." in text
     assert "unfinished" not in text
     page = (tmp_path / "out" / "report.md").read_text()
     assert "Labels to reach test accuracy 70.0 %:" in page
