@@ -104,18 +104,18 @@ def _label(out: Path, k: int, port: int, browser: bool) -> None:
     folder = out / "digits"
     where = default_folder(folder)
     if is_project(where):
-        typer.echo(f"{where} exists; continuing it.")
+        typer.echo(f"Opening the existing project {where}.")
         serve_project(where, "127.0.0.1", port, None, browser, [])
         return
-    _write_digits(folder)
+    write_digits(folder)
     settings = settings_of(
         folder, where, ",".join("0123456789"), False, None, None, "pixels", max(k, 2), None, 1, 0.15, "", 0
     )
     serve_project(create_project(where, settings), "127.0.0.1", port, None, browser, [])
 
 
-def _write_digits(folder: Path) -> None:
-    """Write the digits of scikit-learn as PNG files; existing files stay."""
+def write_digits(folder: Path) -> None:
+    """Write the digits of scikit-learn as PNG files, except those that exist."""
     from labelwise.errors import extra
 
     try:

@@ -47,7 +47,7 @@ def step(project: Project, heartbeat: HeartbeatWriter) -> bool:
         if unanswered > settings.lead * progress.picks:
             heartbeat.set(
                 "waiting",
-                f"waiting for answers: {unanswered} of {progress.picks} items of round {number} are open",
+                f"waiting for answers to {unanswered} of the {progress.picks} items of round {number}",
                 number,
             )
             return False

@@ -197,11 +197,11 @@ def _stop(history: History, score: Span | None, ahead: Span | None, metric: Metr
     worth = WORTH[metric] * (1.0 if metric == "accuracy" else score.value)
     most = ahead.high if ahead.high is not None else math.inf
     more = min(HORIZON, history.free)
-    scale = 100 if metric == "accuracy" else 1
-    expected = f"{_amount(ahead.value, metric)}, at most {scale * most:.3g}"
+    limit = f"{100 * most:.1f}" if metric == "accuracy" else f"{most:.3g}"
+    expected = f"{_amount(ahead.value, metric)}, at most {limit}"
     if most < worth:
-        limit = _amount(worth, metric)
-        return True, f"the next {more} labels are expected to bring {expected}; that is less than {limit}."
+        least = _amount(worth, metric)
+        return True, f"the next {more} labels are expected to bring {expected}; that is less than {least}."
     return False, f"go on: the next {more} labels are expected to bring {expected}."
 
 
