@@ -41,7 +41,7 @@ class Registry(Mapping[str, type[Strategy]]):
         """
         if not isinstance(kind, type) or not issubclass(kind, Strategy):
             raise ArgumentError(f"@register expects a subclass of labelwise.Strategy, found {kind!r}")
-        for name in kind.variants or (kind.name,):
+        for name in _names(kind):
             if not isinstance(name, str) or not NAME.fullmatch(name):
                 raise ArgumentError(
                     f"{kind.__name__}.name is how users call the strategy: lower-case words joined by hyphens, such as "
@@ -77,13 +77,18 @@ class Registry(Mapping[str, type[Strategy]]):
                 f"{type(error).__name__}: {error}"
             ) from error
         self.add(kind)
-        if entry.name not in self._classes:
+        if entry.name not in _names(kind):
             raise ArgumentError(
                 f"the entry point {entry.name!r} leads to {entry.value}, whose name is {kind.name!r}; make them equal"
             )
 
 
 STRATEGIES = Registry()
+
+
+def _names(kind: type[Strategy]) -> tuple[str, ...]:
+    """The names of a class; a subclass does not inherit those of `variants`."""
+    return tuple(vars(kind).get("variants", ())) or (kind.name,)
 
 
 def register(kind: StrategyClass) -> StrategyClass:

@@ -85,6 +85,8 @@ def test_names_are_checked() -> None:
     registry.add(First)
     registry.add(First)  # a cell of a notebook that runs twice
     assert registry["first"] is First
+    registry.add(type("Other", (lw.strategies.Sabal,), {"name": "my-sabal"}))
+    assert list(registry) == ["first", "my-sabal"]
     with pytest.raises(ArgumentError, match="expects a subclass"):
         registry.add(int)  # type: ignore[arg-type]
     for bad in ("", "a+b", "Upper", None):
