@@ -1,12 +1,12 @@
-"""BAIT beside the form its authors wrote: every candidate's trace from the full C D x C D matrices, at every step.
+"""BAIT compared with the form its authors wrote: every candidate's trace from the full C D x C D matrices.
 
     python benchmarks/bait.py                    10,000 rows, 128 columns, 10 classes, 100 picks
     python benchmarks/bait.py --rows 1000 --columns 32 --classes 5 --picks 20 --whole
     python benchmarks/bait.py --out docs/results/bait.md        the page: two sizes to the end, the full size in part
 
-The straightforward form takes the better part of an hour at the full size, so a few of its steps are measured and
-multiplied up; --whole runs all of them, forward and backward, and compares the picks. Seconds are of the processor, on
-one thread, which a busy machine does not change much; of ours the best of two runs.
+The straightforward form takes most of an hour at the full size, so part of a step is measured and extrapolated; --whole
+runs all steps, forward and backward, and compares the picks. Times are CPU seconds of one thread, which a busy machine
+hardly changes; ours is the best of two runs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import labelwise as lw
 from labelwise.io.files import write_text
 from labelwise.stats.environment import environment
 
-CASES = ((1000, 32, 5, 20, True), (2000, 64, 10, 50, True), (10_000, 128, 10, 100, False))  # the last: run to the end
-CHUNK = 100  # rows of a step that are held as C x C D factors at once
+CASES = ((1000, 32, 5, 20, True), (2000, 64, 10, 50, True), (10_000, 128, 10, 100, False))  # last: --whole
+CHUNK = 100  # rows of a step whose C x C D factors are in memory at once
 
 
 def factors(p_NC: Tensor, h_ND: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def factors(p_NC: Tensor, h_ND: Tensor) -> Tensor:
 
 
 class Straightforward:
-    """One step of forward choice: N C (C D)^2, as in the authors' programme."""
+    """The authors' form: a forward step costs N C (C D)^2."""
 
     def __init__(self, p_NC: Tensor, h_ND: Tensor, k: int, lambda_: float = 1.0):
         self.p_NC, self.h_ND, self.k = p_NC.double(), h_ND.double(), k
@@ -49,7 +49,7 @@ class Straightforward:
             v = self._factors(start).flatten(0, 1)
             self.target += v.T @ v / len(p_NC)
         self.inverse = torch.eye(size, dtype=torch.float64) / lambda_
-        self.taken: list[int] = []
+        self.selected: list[int] = []
 
     def _factors(self, start: int) -> Tensor:
         return factors(self.p_NC[start : start + CHUNK], self.h_ND[start : start + CHUNK])
@@ -63,7 +63,7 @@ class Straightforward:
         inner = torch.linalg.inv(torch.eye(v.shape[1], dtype=v.dtype) + sign * x @ v.transpose(1, 2))
         return (x @ self.target @ x.transpose(1, 2) @ inner).diagonal(dim1=1, dim2=2).sum(1)
 
-    def take(self, row: int, sign: float = 1.0) -> None:
+    def move(self, row: int, sign: float = 1.0) -> None:
         """Add a row to M, or remove it."""
         v = factors(self.p_NC[row : row + 1], self.h_ND[row : row + 1])[0]
         x = v @ self.inverse
@@ -71,17 +71,17 @@ class Straightforward:
         self.inverse -= sign * x.T @ inner @ x
 
     def step(self) -> None:
-        """Take the row that lowers the trace most."""
+        """Add the row that lowers the trace most."""
         gain = torch.cat([self.gains(start) for start in range(0, len(self.p_NC), CHUNK)])
-        gain[self.taken] = -torch.inf
-        self.taken.append(int(gain.argmax()))
-        self.take(self.taken[-1])
+        gain[self.selected] = -torch.inf
+        self.selected.append(int(gain.argmax()))
+        self.move(self.selected[-1])
 
     def prune(self) -> None:
-        """Let the row go that raises the trace least."""
-        v = factors(self.p_NC[self.taken], self.h_ND[self.taken])
+        """Remove the row that raises the trace least."""
+        v = factors(self.p_NC[self.selected], self.h_ND[self.selected])
         rise = self._change(v, -1.0)
-        self.take(self.taken.pop(int(rise.argmin())), -1.0)
+        self.move(self.selected.pop(int(rise.argmin())), -1.0)
 
 
 def measure(rows: int, columns: int, classes: int, picks: int, whole: bool, chunks: int) -> dict[str, Any]:
@@ -113,11 +113,11 @@ def measure(rows: int, columns: int, classes: int, picks: int, whole: bool, chun
         "threads": torch.get_num_threads(),
         "cpu_seconds": round(seconds, 2),
         "straightforward_cpu_seconds": round(plain, 1),
-        "straightforward_is": "measured" if whole else f"{chunks} chunks of {CHUNK} rows, multiplied up",
+        "straightforward_is": "measured" if whole else f"{chunks} chunks of {CHUNK} rows, extrapolated",
         "times_faster": round(plain / seconds, 1),
     }
     if whole:
-        found["same_picks"] = sorted(form.taken) == sorted(ours.ids.tolist())
+        found["same_picks"] = sorted(form.selected) == sorted(ours.ids.tolist())
     return found
 
 
@@ -133,11 +133,11 @@ def page(cases: list[dict[str, Any]], command: str) -> str:
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     ran = ", ".join(f"{name} {value}" for name, value in environment().items())
     return (
-        "# BAIT beside the straightforward form\n\n"
-        f"Seconds of the processor on one thread. Written by `{command}`.\n\n{table}\n\n"
+        "# BAIT and the straightforward form\n\n"
+        f"CPU seconds of one thread. Written by `{command}`.\n\n{table}\n\n"
         "The straightforward form computes every candidate's trace from the full matrices at every step, as the "
-        "authors' programme does. Its last row is not run to the end: what a part of one step took is multiplied by "
-        f"the number of parts and steps, the backward steps left out.\n\n{ran}\n"
+        "authors' programme does. Its last row is extrapolated: the time of a part of one step is multiplied by "
+        f"the number of parts and steps, without the backward steps.\n\n{ran}\n"
     )
 
 

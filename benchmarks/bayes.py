@@ -1,14 +1,14 @@
-"""batchbald and acs-fw beside the peers and beside plain forms of the same methods; bald for its time alone.
+"""batchbald and acs-fw compared with the peers and with plain forms of the same methods; bald for its time alone.
 
     python benchmarks/peers.py setup      once: the peers, in environments of their own (.peers, .peers/numpy1)
-    python benchmarks/bayes.py            writes docs/results/bayes.md; best part of an hour of one core
+    python benchmarks/bayes.py            writes docs/results/bayes.md; most of an hour of one core
     python benchmarks/bayes.py --only batchbald --smaller 20 10     the slowest at 500 and 1,000 rows
     python benchmarks/bayes.py --quick    tiny shapes, to see that everything runs; prints the page
 
-Every measurement is a process of its own with one thread and is given in seconds of the processor, since machines are
-shared; ours is measured before and after each peer, and the fastest counts. Peers that look at every row for every
-pick with 10,000 configurations take hours for a batch: they are run for the picks that are exact and one that is
-sampled, and the sampled one counts for the rest (times marked *).
+Every measurement is a separate process with one thread, in CPU seconds, since machines are shared; ours is measured
+before and after each peer, and the fastest counts. Peers that evaluate every row for every pick with 10,000
+configurations take hours for a batch: they are run for the exact picks and one sampled pick, and the sampled one counts
+for the rest (times marked *).
 """
 
 from __future__ import annotations
@@ -169,20 +169,20 @@ def _left(gap: float) -> str:
     return f"left over {gap:.4f}"
 
 
-WAYS: dict[str, dict[str, tuple[Callable[[str, Shape], dict[str, Any]], str]]] = {
-    # way -> function, and the environment below that of the peers it runs in
+IMPLEMENTATIONS: dict[str, dict[str, tuple[Callable[[str, Shape], dict[str, Any]], str]]] = {
+    # implementation -> function, and the environment of the peers it runs in
     "batchbald": {"ours": (ours, ""), "batchbald_redux": (redux, "."), "baal": (baal, ".")},
     "acs-fw": {"ours": (ours, ""), "bmdal-reg": (bmdal, peers.OLDER), "plain loop": (plain_acs, "")},
 }
 
 
-def in_process(case: str, way: str, size: list[str], folder: Path) -> dict[str, Any]:
-    """One measurement; what stopped it is part of the answer."""
-    where = WAYS[case][way][1]
-    python = peers.python_of(folder / where) if where else sys.executable
+def in_process(case: str, peer: str, size: list[str], folder: Path) -> dict[str, Any]:
+    """One measurement, or what stopped it."""
+    environment = IMPLEMENTATIONS[case][peer][1]
+    python = peers.python_of(folder / environment) if environment else sys.executable
     with tempfile.TemporaryDirectory() as answer:
         file = Path(answer) / "answer.json"
-        command = [python, __file__, "--worker", case, way, str(file), *size]
+        command = [python, __file__, "--worker", case, peer, str(file), *size]
         try:
             run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:
@@ -196,20 +196,20 @@ def in_process(case: str, way: str, size: list[str], folder: Path) -> dict[str, 
 
 
 def measured(case: str, size: list[str], folder: Path, smaller: list[int]) -> dict[str, dict[str, Any]]:
-    """Ours, then each other way with ours again after it; slow ones from smaller sizes where they are given."""
+    """Ours, then each other implementation followed by ours; slow ones from smaller sizes where these are given."""
     found = {"ours": in_process(case, "ours", size, folder)}
-    for way in list(WAYS[case])[1:]:
-        fewer = smaller and way in SLOW
-        found[way] = from_smaller(case, way, smaller, folder) if fewer else in_process(case, way, size, folder)
+    for peer in list(IMPLEMENTATIONS[case])[1:]:
+        fewer = smaller and peer in SLOW
+        found[peer] = from_smaller(case, peer, smaller, folder) if fewer else in_process(case, peer, size, folder)
         again = in_process(case, "ours", size, folder)
         if again.get("seconds", math.inf) < found["ours"].get("seconds", math.inf):
             found["ours"] = again
     return found
 
 
-def from_smaller(case: str, way: str, over: list[int], folder: Path) -> dict[str, Any]:
-    """A way that would take too long, at two smaller sizes: its time grows as rows^p, with the p between the two."""
-    some, more = (in_process(case, way, ["--over", str(one)], folder) for one in sorted(over, reverse=True))
+def from_smaller(case: str, peer: str, over: list[int], folder: Path) -> dict[str, Any]:
+    """An implementation that would take too long, at two smaller sizes: its time grows as rows^p."""
+    some, more = (in_process(case, peer, ["--over", str(one)], folder) for one in sorted(over, reverse=True))
     if "stopped" in some or "stopped" in more:
         return some if "stopped" in some else more
     ours = in_process(case, "ours", ["--over", str(min(over))], folder)
@@ -219,9 +219,9 @@ def from_smaller(case: str, way: str, over: list[int], folder: Path) -> dict[str
         f"took {some['seconds']:.1f} s at {few:,} rows and {more['seconds']:.1f} s at {many:,}, where ours took "
         f"{ours['seconds']:.1f} s: rows^{power:.2f}"
     )
-    said = [remark, *([more["remark"]] if "remark" in more else [])]
+    remarks = [remark, *([more["remark"]] if "remark" in more else [])]
     seconds = more["seconds"] * (FULL[case][0] / many) ** power
-    return {**more, "seconds": seconds, "scaled": True, "remark": ", ".join(said), "beside": ours["picks"]}
+    return {**more, "seconds": seconds, "scaled": True, "remark": ", ".join(remarks), "compared": ours["picks"]}
 
 
 def table(case: str, shape: Shape, found: dict[str, dict[str, Any]]) -> list[str]:
@@ -229,62 +229,63 @@ def table(case: str, shape: Shape, found: dict[str, dict[str, Any]]) -> list[str
     rows, draws, classes, k = shape
     lines = [
         f"## {case}: {rows:,} rows, {draws:,} draws, {classes} classes, k = {k:,}\n",
-        "| way | CPU s | ours is faster by | first picks as ours | |",
+        "| implementation | CPU s | ours is faster by | first picks as ours | |",
         "|---|---|---|---|---|",
     ]
     mine = found["ours"]
-    for way, one in found.items():
+    for peer, one in found.items():
         if "stopped" in one:
-            lines.append(f"| {way} | {one['stopped']} | | | |")
+            lines.append(f"| {peer} | {one['stopped']} | | | |")
             continue
-        beside = one.get("beside", mine.get("picks", []))
-        same = next((i for i, (a, b) in enumerate(zip(one["picks"], beside)) if a != b), None)
-        agree = f"{len(one['picks']) if same is None else same} of {len(one['picks'])}" if way != "ours" else ""
-        ratio = f"{one['seconds'] / mine['seconds']:.1f} x" if way != "ours" and "seconds" in mine else ""
+        compared = one.get("compared", mine.get("picks", []))
+        same = next((i for i, (a, b) in enumerate(zip(one["picks"], compared)) if a != b), None)
+        agree = f"{len(one['picks']) if same is None else same} of {len(one['picks'])}" if peer != "ours" else ""
+        ratio = f"{one['seconds'] / mine['seconds']:.1f} x" if peer != "ours" and "seconds" in mine else ""
         mark = "*" * bool(one.get("estimated")) + "†" * bool(one.get("scaled"))
-        lines.append(f"| {way} | {one['seconds']:.1f}{mark} | {ratio} | {agree} | {_remark(one)} |")
+        lines.append(f"| {peer} | {one['seconds']:.1f}{mark} | {ratio} | {agree} | {_remark(one)} |")
     return [*lines, ""]
 
 
 def _remark(one: dict[str, Any]) -> str:
     notes = one.get("notes", {})
-    said = [one["remark"]] if "remark" in one else []
-    said += [f"{one['step']:.1f} s a pick"] if "step" in one else []
-    said += [f"{notes['steps']:,} steps"] if "steps" in notes else []
-    said += [_left(math.sqrt(notes["objective_share"]))] if "objective_share" in notes else []
-    said += [f"{notes['evaluated']:,} rows looked at in full"] if "evaluated" in notes else []
-    said += [f"{one['total']:.1f} s with building the vectors"] if "steps" in notes else []
-    return ", ".join(said)
+    remarks = [one["remark"]] if "remark" in one else []
+    remarks += [f"{one['step']:.1f} s a pick"] if "step" in one else []
+    remarks += [f"{notes['steps']:,} steps"] if "steps" in notes else []
+    remarks += [_left(math.sqrt(notes["objective_share"]))] if "objective_share" in notes else []
+    remarks += [f"{notes['evaluated']:,} rows evaluated in full"] if "evaluated" in notes else []
+    remarks += [f"{one['total']:.1f} s with building the vectors"] if "steps" in notes else []
+    return ", ".join(remarks)
 
 
-def page(kept: dict[str, dict[str, Any]]) -> str:
-    """The tables with how they were made."""
+def page(stored: dict[str, dict[str, Any]]) -> str:
+    """The tables with the commands that made them."""
     words = (
-        "Seconds of the processor with one thread, each way in a process of its own, ours the fastest of its runs "
+        "CPU seconds of one thread, each implementation in a separate process, ours the fastest of its runs "
         "before and after the others. *: estimated from the exact picks and one sampled one, see "
-        "`benchmarks/bayes.py`. †: measured at two smaller sizes and carried on by the power of the rows between them; "
-        "picks are compared at the larger of the two. batchbald is run with `strict=True`, so that it makes all k "
-        "picks as the others do; its exact picks are those with at most 10,000 configurations, and picks after them "
-        "come from each way's own samples. acs-fw and its peers start from the same vectors, of K numbers a row; ours "
-        "and the plain loop go on until k rows are distinct, bmdal-reg takes no row twice; what is left over is "
-        "|L - L_w| / |L|. Other processes ran on the machine."
+        "`benchmarks/bayes.py`. †: measured at two smaller sizes and extrapolated by the power of the rows "
+        "between them; picks are compared at the larger of the two. batchbald is run with `strict=True`, so "
+        "that it makes all k picks as the others do; its exact picks are those with at most 10,000 "
+        "configurations, and picks after them come from separate samples. acs-fw and its peers start from the"
+        " same vectors, of K numbers a row; ours and the plain loop continue until k rows are distinct, "
+        "bmdal-reg takes no row twice; what is left over is |L - L_w| / |L|. Other processes ran on the "
+        "machine."
     )
     parts = ["# Bayesian batches: batchbald and acs-fw\n", words + "\n"]
-    for case in WAYS:
-        if case in kept:
-            parts += [*kept[case]["lines"], f"`{kept[case]['command']}`; {kept[case]['about']}.\n"]
+    for case in IMPLEMENTATIONS:
+        if case in stored:
+            parts += [*stored[case]["lines"], f"`{stored[case]['command']}`; {stored[case]['about']}.\n"]
     return "\n".join(parts)
 
 
-def keep(out: Path, case: str, lines: list[str], arguments: str) -> None:
-    """Put a method's table into the page; those measured before stay, from the file beside it."""
+def store(out: Path, case: str, lines: list[str], arguments: str) -> None:
+    """Write the table of a method to the page; the other tables come from the JSON file next to it."""
     file = out.with_suffix(".json")
-    kept: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    stored: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
     about = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     command = f"python benchmarks/bayes.py {arguments}".strip()
-    kept[case] = {"lines": lines, "command": command, "about": about}
-    file.write_text(json.dumps(kept, indent=1) + "\n")
-    out.write_text(page(kept))
+    stored[case] = {"lines": lines, "command": command, "about": about}
+    file.write_text(json.dumps(stored, indent=1) + "\n")
+    out.write_text(page(stored))
 
 
 def _smaller(shape: Shape, over: int) -> Shape:
@@ -296,26 +297,30 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, and write or print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=list(WAYS), help="one method; the table of the other one is kept")
+    parser.add_argument(
+        "--only", choices=list(IMPLEMENTATIONS), help="one method; the table of the other one is stored"
+    )
     parser.add_argument("--peers", type=Path, default=peers.DEFAULT)
     parser.add_argument("--out", type=Path, help="where the page goes; docs/results/bayes.md for a full run")
-    parser.add_argument("--over", type=int, default=1, help="so many times fewer rows, and picks where they are many")
-    parser.add_argument("--smaller", type=int, nargs=2, default=[], help="slow ones at so many times fewer rows")
+    parser.add_argument("--over", type=int, default=1, help="divides the rows, and the picks where they are many")
+    parser.add_argument(
+        "--smaller", type=int, nargs=2, default=[], help="divisors of the rows for slow implementations"
+    )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    shapes = QUICK if asked.quick else {case: _smaller(shape, asked.over) for case, shape in FULL.items()}
-    if asked.worker:
+    options = parser.parse_args(arguments)
+    shapes = QUICK if options.quick else {case: _smaller(shape, options.over) for case, shape in FULL.items()}
+    if options.worker:
         torch.set_num_threads(1)
-        case, way, file = asked.worker
-        Path(file).write_text(json.dumps(WAYS[case][way][0](case, shapes[case])))
+        case, peer, file = options.worker
+        Path(file).write_text(json.dumps(IMPLEMENTATIONS[case][peer][0](case, shapes[case])))
         return 0
-    out = asked.out or (None if asked.quick else OUT)
-    for case in [asked.only] if asked.only else list(WAYS):
-        size = ["--quick"] if asked.quick else ["--over", str(asked.over)]
-        lines = table(case, shapes[case], measured(case, size, asked.peers, asked.smaller))
+    out = options.out or (None if options.quick else OUT)
+    for case in [options.only] if options.only else list(IMPLEMENTATIONS):
+        size = ["--quick"] if options.quick else ["--over", str(options.over)]
+        lines = table(case, shapes[case], measured(case, size, options.peers, options.smaller))
         print("\n".join(lines), flush=True)
         if out is not None:
-            keep(out, case, lines, " ".join(sys.argv[1:] if arguments is None else arguments))
+            store(out, case, lines, " ".join(sys.argv[1:] if arguments is None else arguments))
     return 0
 
 

@@ -170,13 +170,16 @@ def test_parameters_are_checked(kwargs: dict):
     assert BatchBald(configurations=np.int64(50), prefilter=np.int32(2)) == BatchBald(50, 2)
 
 
-def test_a_peer_measured_at_smaller_sizes_is_carried_on_by_its_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_peer_measured_at_smaller_sizes_is_extrapolated_by_its_power(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "benchmarks"))
     import bayes
 
-    def quadratic(case: str, way: str, size: list[str], folder: Path) -> dict:
+    def quadratic(case: str, peer: str, size: list[str], folder: Path) -> dict:
         rows = bayes.FULL[case][0] // int(size[1])
-        return {"seconds": 1.0 if way == "ours" else rows**2 / 1e4, "picks": [1, 2, 3] if way == "ours" else [1, 2, 4]}
+        return {
+            "seconds": 1.0 if peer == "ours" else rows**2 / 1e4,
+            "picks": [1, 2, 3] if peer == "ours" else [1, 2, 4],
+        }
 
     monkeypatch.setattr(bayes, "in_process", quadratic)
     found = bayes.from_smaller("batchbald", "baal", [20, 10], tmp_path)
@@ -186,5 +189,5 @@ def test_a_peer_measured_at_smaller_sizes_is_carried_on_by_its_power(monkeypatch
     assert "| baal | 10000.0† | 1000.0 x | 2 of 3 |" in "\n".join(
         bayes.table("batchbald", bayes.FULL["batchbald"], {"ours": ours, "baal": found})
     )
-    monkeypatch.setattr(bayes, "in_process", lambda *given: {"stopped": "not installed"})
+    monkeypatch.setattr(bayes, "in_process", lambda *args: {"stopped": "not installed"})
     assert bayes.from_smaller("batchbald", "baal", [20, 10], tmp_path) == {"stopped": "not installed"}
