@@ -26,7 +26,7 @@ from labelwise.signals.read import read
 from labelwise.signals.rows import Factored, Rows
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
-from labelwise.strategies.sabal import iht as sparse_iht
+from labelwise.strategies.sabal import iht as sabal_iht
 from labelwise.strategies.sabal import reference as slow
 from labelwise.strategies.sabal import scoreboard
 from labelwise.strategies.sabal.backends import GraphGreedy, GraphIht, TorchGreedy
@@ -259,7 +259,7 @@ def test_an_iteration_multiplies_the_pool_twice(monkeypatch: pytest.MonkeyPatch)
         plain = getattr(kernels, name)
         counted = lambda x, y, plain=plain: rows.append(len(x)) or plain(x, y)  # noqa: E731
         monkeypatch.setattr(kernels, name, counted)
-        monkeypatch.setattr(sparse_iht, name, counted)
+        monkeypatch.setattr(sabal_iht, name, counted)
     probs, label_probs = (np.random.default_rng(seed).dirichlet(np.ones(4), 300) for seed in (0, 1))
     embedding = np.random.default_rng(2).normal(size=(300, 6))
     inputs = {"probs": probs, "label_probs": label_probs, "embedding": embedding}
@@ -445,7 +445,7 @@ def test_the_exact_rule_is_optimal_and_the_printed_one_is_not():
 
 @pytest.mark.parametrize("rule", ["exact", "paper"])
 def test_the_threshold_that_runs_is_the_rule(rule: kernels.Prox):
-    """`sparse_iht.top` by `sparse_iht._key`, in three shards: the exact rule is optimal against all supports."""
+    """`sabal_iht.top` by `sabal_iht._key`, in three shards: the exact rule is optimal against all supports."""
     missed, n, b = 0, 8, 3
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -453,7 +453,7 @@ def test_the_threshold_that_runs_is_the_rule(rule: kernels.Prox):
         z, u = rng.normal(size=(2, n))
         pool = shards_of(torch.arange(n), {Probs(): torch.ones(n, 1)}, 3)
         pool.map(lambda shard: _put(shard, z=z, u=u, sigma=problem.sigma))  # noqa: B023
-        support = sparse_iht.top(pool, functools.partial(sparse_iht._key, 1.0, 0.7, rule), b).ids.tolist()
+        support = sabal_iht.top(pool, functools.partial(sabal_iht._key, 1.0, 0.7, rule), b).ids.tolist()
         s = z - 0.7 * u
         assert support == slow.prox(problem, s, b, rule)[0]
         missed += slow.prox_value(problem, s, support) > slow.prox_by_brute_force(problem, s, b) + 1e-12

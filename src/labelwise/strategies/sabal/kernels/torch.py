@@ -4,8 +4,8 @@ The weight update of both solvers (algorithm 1, lines 5 to 7; from "de-bias" on 
 written once, over what a `Support` knows of f1 around the weights w of the picked rows:
 
     line search   mu = (<phi_p, R> - beta) / (|phi_p|^2 + beta)             w_p = -mu for the new row p
-    de-bias       u = 2 (<phi_i, R> + beta (w_i - 1)) where w_i is not 0    0 where all of it is rounding
-                  mu = u.u / 2 / (|Phi u|^2 + beta u.u)                     the slope along u is u.u / 2
+    de-bias       u = 2 (<phi_i, R> + beta (w_i - 1)) where w_i is not 0    else 0; so the slope along u is u.u / 2
+                  mu = u.u / 2 / (|Phi u|^2 + beta u.u)                     0 if all of u is rounding, for any beta
     cut           w = max(w - mu u, 0)
 
 Two supports move R = Phi w - v along: `ResidualSupport` by products with the rows, `GramSupport` by their inner
