@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import labelwise as lw
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, StoreError
 from labelwise.selection import backends
 from labelwise.shards import Shards, shards_of
+from labelwise.shards.checkpoint.journal import FolderJournal
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Needs
 from second_device import AWAY, second_device
@@ -77,6 +79,20 @@ def test_notes_name_the_backend() -> None:
     assert lw.select(Choosing(), 2, embedding=x).notes == {"backend": "torch"}
     assert lw.select(Choosing(), 2, embedding=x[:9]).notes["backend"] == "fast"
     assert "backend" not in lw.select("random", 2, embedding=x).notes
+
+
+def test_a_checkpoint_belongs_to_the_forced_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backends ask the shards different questions, so that one cannot continue from the answers to another."""
+    stopped = FolderJournal.remove
+    monkeypatch.setattr(FolderJournal, "remove", lambda journal: journal.keep())
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    lw.select(Choosing(), 2, embedding=x, folder=tmp_path / "checkpoint")
+    monkeypatch.setattr(FolderJournal, "remove", stopped)
+    monkeypatch.setenv(backends.VARIABLE, "torch")
+    with pytest.raises(StoreError):
+        lw.select(Choosing(), 2, embedding=x, folder=tmp_path / "checkpoint")
+    monkeypatch.delenv(backends.VARIABLE)
+    assert len(lw.select(Choosing(), 2, embedding=x, folder=tmp_path / "checkpoint")) == 2
 
 
 def test_where_the_rows_are_is_asked_of_the_shards() -> None:

@@ -72,9 +72,9 @@ def choose(backends: Sequence[B], problem: Any) -> B:
         ArgumentError: LABELWISE_BACKEND names a backend that does not exist or does not support the problem, or
             none supports it.
     """
-    forced = os.environ.get(VARIABLE)
+    forced = forced_backend()
     known = ", ".join(dict.fromkeys(one.name for one in backends))
-    considered = [one for one in backends if forced in (None, "", one.name)]
+    considered = [one for one in backends if forced in (None, one.name)]
     if not considered:
         raise ArgumentError(
             f"{VARIABLE} is {forced!r}, but this selection has the backends {known}; set one, or unset it"
@@ -95,6 +95,11 @@ def choose(backends: Sequence[B], problem: Any) -> B:
             f"set one of {known} that does, or unset it"
         )
     raise ArgumentError(f"no backend supports this selection: {'; '.join(refused)}")
+
+
+def forced_backend() -> str | None:
+    """The name in LABELWISE_BACKEND, or None."""
+    return os.environ.get(VARIABLE) or None
 
 
 @contextmanager

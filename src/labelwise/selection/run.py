@@ -10,7 +10,7 @@ from typing import Any
 from labelwise.errors import ArgumentError
 from labelwise.io.sizes import parse_size
 from labelwise.rng import Key
-from labelwise.selection.backends import recorded_backends
+from labelwise.selection.backends import forced_backend, recorded_backends
 from labelwise.selection.cost_warning import warn_if_long
 from labelwise.selection.progress import ProgressCallback, progress_to
 from labelwise.selection.selection import Selection
@@ -83,6 +83,7 @@ def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, o
                 raise
             return strategy.select(pool, labelled, k, key)
         about = {"strategy": repr(strategy), "parameters": parameters, "k": int(k), "key": repr(key)}
+        about["backend"] = forced_backend()  # other backends ask the shards other questions
         with closing(FolderJournal(options.folder, about, pool, labelled, is_private=options.is_private)) as journal:
             picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), k, key)
             journal.remove()
