@@ -84,7 +84,7 @@ def test_notes_name_the_backend() -> None:
 def test_a_checkpoint_belongs_to_the_forced_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backends ask the shards different questions, so that one cannot continue from the answers to another."""
     stopped = FolderJournal.remove
-    monkeypatch.setattr(FolderJournal, "remove", lambda journal: journal.keep())
+    monkeypatch.setattr(FolderJournal, "remove", lambda journal: journal.checkpoint())
     x = np.random.default_rng(0).normal(size=(40, 3))
     lw.select(Choosing(), 2, embedding=x, folder=tmp_path / "checkpoint")
     monkeypatch.setattr(FolderJournal, "remove", stopped)
