@@ -176,7 +176,8 @@ def load_fit(folder: Path, learner: Learner) -> tuple[Fit | None, int]:
 
 def _build_objective(stored: dict[str, Any]) -> Objective:
     values = {name: value for name, value in stored.items() if name != "class"}
-    named = [name for name in ("schedule", "secondary") if isinstance(values.get(name), str)]
+    named = [name for name in ("epsilon", "schedule", "secondary") if isinstance(values.get(name), str)]
+    named = [name for name in named if values[name] != "auto"]
     if stored["class"] != "PrimalDual" or named:
         raise ArgumentError(f"the objective {stored} holds a function or is a class of the user's own")
     return PrimalDual(**values)

@@ -368,3 +368,32 @@ def test_duals_of_a_pool_row_are_not_known():
     fit = fitted(TorchLearner(net, epochs=1, objective=PrimalDual()))
     with pytest.raises(NeedError, match="PrimalDual"):
         list(read(fit.reader, pool, pool.ids, (Duals(), Embedding())))
+
+
+def test_each_row_may_have_its_own_bound() -> None:
+    def one_for_all(label_B):
+        return torch.full((len(label_B),), 0.2)
+
+    def by_class(label_B):
+        return torch.tensor([0.05, 1e9])[label_B]
+
+    options = {"epochs": 12, "lr": 0.05}
+    expected = fitted(TorchLearner(net, objective=PrimalDual(), **options)).published[Duals()]
+    found = fitted(TorchLearner(net, objective=PrimalDual(epsilon=one_for_all), **options)).published[Duals()]
+    assert torch.allclose(found, expected, atol=1e-5)
+    duals = fitted(TorchLearner(net, objective=PrimalDual(epsilon=by_class, stop=None), **options)).published[Duals()]
+    assert float(duals[Y == 0].min()) > 0
+    assert float(duals[Y == 1].max()) == 0
+    with pytest.raises(ArgumentError, match="one bound for each label"):
+        fitted(TorchLearner(net, objective=PrimalDual(epsilon=lambda label_B: label_B.float().mean())))
+
+
+def test_a_bound_that_is_a_function_is_not_rebuilt_from_a_folder(tmp_path) -> None:
+    recipe = lw.recipes.Recipe(
+        "ally", lw.strategies.get("ally"), lw.strategies.Random(), PrimalDual(epsilon=torch.ones_like)
+    )
+    learner = TorchLearner(net, epochs=2)
+    lw.Session(X, learner, recipe, classes=2, folder=tmp_path / "own")
+    with pytest.raises(lw.errors.StoreError, match="recipe="):
+        lw.Session.load(tmp_path / "own", X, learner)
+    assert len(lw.Session.load(tmp_path / "own", X, learner, recipe).labelled) == 0

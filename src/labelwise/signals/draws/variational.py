@@ -120,6 +120,13 @@ def bayesian(
         hidden: width of the layer in between; with None the variational layer takes D inputs.
         head: the name of the layer to replace; without it, the last nn.Linear in `module.named_modules()`.
 
+    Returns:
+        A new network, or a function that makes one; what was given is not changed.
+
+    Raises:
+        ArgumentError: a number is out of range, or no network was given.
+        ModelError: there is no linear layer to replace.
+
     >>> bayesian(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), hidden=None)[2]
     VariationalLinear(in_features=8, out_features=3, bias=True)
     """

@@ -12,9 +12,9 @@ pass that the step was made from: eta times the running sum of the row's slack, 
 update="full" the loss of every labelled row is measured again after every step and all duals move, as algorithm 1
 is written; that is a forward pass over all labelled rows for each step. With T_p = `primal_steps` above 1 a dual moves
 after as many of the row's own steps ("minibatch"), or after as many steps of all ("full").
-Departs from the paper: one bound for all rows, as in its experiments, where its text has one for each; no labelled
-row is held out, since a row that is never trained on has no dual; the duals are those of the epoch whose weights are
-kept; training ends once `stop` of the rows are classified right.
+Departs from the paper: by default one bound for all rows, as in its experiments, where its text has one for each; no
+labelled row is held out, since a row that is never trained on has no dual; the duals are those of the epoch whose
+weights are kept; training ends once `stop` of the rows are classified right.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PrimalDual(Objective):
     Attributes:
         epsilon: the bound, in nats (cross-entropy) or in variances of the target (squared error). "auto" is 1.15 times
             the mean training loss of a first fit without bounds, from the same initial weights and with the same
-            batches; training then takes twice as long.
+            batches; training then takes twice as long. A function of the labels (B,) gives each row its own bound (B,).
         eta: the step of the duals.
         update: "minibatch" as the authors' programme does it, "full" as algorithm 1 is written.
         primal_steps: T_p, the primal steps for each dual step; 1 in the paper's experiments.
@@ -63,7 +63,7 @@ class PrimalDual(Objective):
     tensor([0.4000, 0.0000], dtype=torch.float64)
     """
 
-    epsilon: float | Literal["auto"] = 0.2
+    epsilon: float | Literal["auto"] | Callable[[Tensor], Tensor] = 0.2
     eta: float = 0.05
     update: Literal["minibatch", "full"] = "minibatch"
     schedule: float | Callable[[Tensor], Tensor] | None = None
@@ -74,8 +74,11 @@ class PrimalDual(Objective):
     whole = True
 
     def __post_init__(self) -> None:
-        if self.epsilon != "auto" and (isinstance(self.epsilon, str) or not 0 <= self.epsilon < math.inf):
-            raise ArgumentError(f'epsilon is a finite number of at least 0, or "auto", not {self.epsilon!r}.')
+        bound = 0.0 if self.epsilon == "auto" or callable(self.epsilon) else self.epsilon
+        if isinstance(bound, str) or not 0 <= bound < math.inf:
+            raise ArgumentError(
+                f'epsilon is a finite number of at least 0, "auto" or a function of labels, not {self.epsilon!r}.'
+            )
         if not 0 < self.eta < math.inf:
             raise ArgumentError(f"eta is a number above 0, not {self.eta!r}.")
         if self.update not in ("minibatch", "full"):
@@ -99,16 +102,29 @@ class PrimalDual(Objective):
         }
 
     def losses(self, loss_B: Tensor, output_BC: Tensor, label_B: Tensor) -> Tensor:
-        """Return the loss and the bounded loss of each row: (B,) if they are the same, else (B, 2)."""
-        if self.secondary is None:
+        """Return the loss and the bounded loss of each row: (B,) if they are the same, else (B, 2).
+
+        A bound of each row's own is subtracted from its bounded loss.
+        """
+        if self.secondary is None and not callable(self.epsilon):
             return loss_B
-        bounded_B = self.secondary(output_BC, label_B)
-        if bounded_B.shape != loss_B.shape:
-            raise ArgumentError(
-                f"secondary= has to give one loss for each row, shape {tuple(loss_B.shape)}; it gave "
-                f"{tuple(bounded_B.shape)}. Leave its reduction out."
-            )
-        return torch.stack([loss_B, bounded_B.to(loss_B)], 1)
+        bounded_B = loss_B
+        if self.secondary is not None:
+            bounded_B = self.secondary(output_BC, label_B).to(loss_B)
+            if bounded_B.shape != loss_B.shape:
+                raise ArgumentError(
+                    f"secondary= has to give one loss for each row, shape {tuple(loss_B.shape)}; it gave "
+                    f"{tuple(bounded_B.shape)}. Leave its reduction out."
+                )
+        if callable(self.epsilon):
+            bound_B = self.epsilon(label_B).to(loss_B)
+            if bound_B.shape != loss_B.shape:
+                raise ArgumentError(
+                    f"epsilon= has to give one bound for each label, shape {tuple(loss_B.shape)}; it gave "
+                    f"{tuple(bound_B.shape)}."
+                )
+            bounded_B = bounded_B - bound_B
+        return torch.stack([loss_B, bounded_B], 1)
 
     def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
         primary_B, bounded_B = _split_losses(loss_B)
@@ -137,7 +153,7 @@ class PrimalDual(Objective):
     def _bound(self) -> float:
         if isinstance(self.epsilon, str):
             raise ArgumentError('epsilon="auto" is measured by the learner before training; it has no value here.')
-        return self.epsilon
+        return 0.0 if callable(self.epsilon) else self.epsilon  # `losses` has subtracted it
 
     def _step(self, turn_B: Tensor) -> Tensor:
         t_B = turn_B.double()
