@@ -122,9 +122,9 @@ def test_block_size_and_shards_and_order_at_once(name: str, dtype: type, copies:
 @pytest.mark.parametrize("name", NAMES)
 def test_labelled_rows_in_any_order_and_shard(name: str):
     inputs = _inputs(60)
-    behind = np.random.default_rng(5).normal(size=(9, 5))
-    a = lw.select(name, 12, **inputs, labelled=_labelled(name, behind))
-    b = lw.select(name, 12, **inputs, labelled=_labelled(name, behind[::-1].copy()))
+    past = np.random.default_rng(5).normal(size=(9, 5))
+    a = lw.select(name, 12, **inputs, labelled=_labelled(name, past))
+    b = lw.select(name, 12, **inputs, labelled=_labelled(name, past[::-1].copy()))
     if name != "typiclust":  # its k-means draws seeds among labelled rows too, by ids that follow their order
         _same(a, b)
     assert len(set(b.ids.tolist())) == 12

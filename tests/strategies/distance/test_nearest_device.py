@@ -197,6 +197,22 @@ def test_a_row_that_arrives_often_has_its_list_drawn_again(monkeypatch: pytest.M
     assert [one.tolist() for one in got] == [one.tolist() for one in torch_kernels.draw_by_arrival(*args)]
 
 
+@pytest.mark.skipif(not interpreted, reason="needs Triton with TRITON_INTERPRET=1")
+@pytest.mark.parametrize("name", ["kcenter", "badge"])
+def test_lists_in_one_shard_with_the_kernels_give_the_same_picks(name: str, monkeypatch: pytest.MonkeyPatch):
+    class Interpreted(TritonBackend):
+        def supports(self, pool: Shards) -> str | None:
+            return None
+
+    rng = np.random.default_rng(2)
+    inputs = {"embedding": rng.normal(size=(120, 5)), "probs": rng.dirichlet(np.ones(4), 120)}
+    expected = lw.select(name, 70, **inputs)
+    monkeypatch.setattr(nearest, "BACKENDS", (Interpreted(),))
+    got = lw.select(name, 70, **inputs)
+    assert (got.ids.tolist(), got.notes["backend"]) == (expected.ids.tolist(), "triton")
+    np.testing.assert_allclose(got.scores, expected.scores, rtol=1e-9)
+
+
 @pytest.mark.skipif(not cuda, reason="needs CUDA and Triton")
 @pytest.mark.parametrize("name", ["kcenter", "badge"])
 @pytest.mark.parametrize("copies", [1, 3])
