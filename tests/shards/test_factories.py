@@ -388,7 +388,7 @@ _WORKER = """
 import sys, tempfile
 from labelwise.shards.ray import spill
 tempfile.tempdir, spill.WAIT = sys.argv[1], float(sys.argv[3])
-folder = spill.own_folder(sys.argv[2], "made")
+folder = spill.claim_folder(sys.argv[2], "made")
 folder.mkdir(exist_ok=True)
 (folder / "made").touch()
 print(folder, flush=True)

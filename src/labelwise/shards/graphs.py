@@ -1,4 +1,4 @@
-"""CUDA graphs: a row of kernels recorded once and replayed, so that a device does not wait for Python."""
+"""CUDA graphs: a sequence of kernels is recorded once and replayed, so that a device does not wait for Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ T = TypeVar("T")
 
 
 def recorded(step: Callable[[], T], side: torch.cuda.Stream, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
-    """`step` as a graph, and what it gave back; recording runs nothing. RuntimeError where it cannot be recorded.
+    """Record `step` without running it.
 
-    Not `with torch.cuda.graph`, which collects garbage and empties the caches of the user's process first. But garbage
-    has to wait: an older graph that is freed meanwhile spoils the recording.
+    It does not use `torch.cuda.graph`, which collects garbage and empties the caches of the user's process first.
+    Garbage collection is off meanwhile: an older graph that is freed then spoils the recording.
+
+    Returns:
+        The graph, and what `step` returned.
+
+    Raises:
+        RuntimeError: `step` cannot be recorded.
     """
     graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
     gc.disable()
@@ -40,14 +46,18 @@ def recorded(step: Callable[[], T], side: torch.cuda.Stream, pool: Any = None) -
 def captured(
     step: Callable[[], None], state: list[Tensor], pool: Any = None, side: torch.cuda.Stream | None = None
 ) -> Callable[[], None]:
-    """`step` as a graph, where the device has graphs; `state`, which it changes, is left as it was.
+    """`step` as a graph where the device has graphs, else `step` itself.
 
-    Who captures many graphs gives them one `pool` of memory and one stream: libraries keep memory for each stream.
+    Args:
+        step: changes `state` and nothing else.
+        state: tensors on the device; they have their old values when this returns.
+        pool: memory that several graphs share.
+        side: stream to record on. Many graphs should share one: libraries allocate memory for each stream.
     """
     device = state[0].device
     if device.type != "cuda":
         return step
-    kept = [one.clone() for one in state]
+    saved = [one.clone() for one in state]
     here, side = torch.cuda.current_stream(device), side or torch.cuda.Stream(device)
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -55,6 +65,6 @@ def captured(
         side.synchronize()
     graph, _ = recorded(step, side, pool)
     here.wait_stream(side)
-    for one, before in zip(state, kept):
+    for one, before in zip(state, saved):
         one.copy_(before)
     return graph.replay

@@ -1,4 +1,4 @@
-"""Placing rows: a stream of Rows, or whole arrays, become Shards in memory, on an accelerator or in mapped files."""
+"""Placement: a stream of rows, or whole arrays, become shards in memory, on an accelerator or in mapped files."""
 
 from __future__ import annotations
 
@@ -59,11 +59,20 @@ class Placement:
 def place_by(
     policy: Callable[[Rows], Placement], stream: Callable[[], Iterable[Rows]], n: int, folder: Path | None = None
 ) -> tuple[Shards, Placement]:
-    """Shards from a stream of `n` rows, placed as `policy` chooses when it sees the first of them; and the placement.
+    """Place a stream of rows where a policy says.
 
-    Files are in `folder`, or have no name where there is none. Rows in the CPU's memory go to a folder too if its disk
-    has room, because another process can map them. Where an accelerator turns out to have no room after all (others
-    use it too), the rows are read again and placed in the CPU's memory or in files.
+    Rows of the CPU's memory go to files too if there is a `folder` on a disk with space, because another process can
+    map them. If an accelerator has too little memory after all (others use it too), the rows are read again and placed in
+    the CPU's memory or in files.
+
+    Args:
+        policy: chooses the placement by the first rows of the stream.
+        stream: starts the stream.
+        n: the number of rows.
+        folder: for the files; without one they have no name.
+
+    Returns:
+        The shards and their placement.
     """
     coming = iter(stream())
     first = list(itertools.islice(coming, 1))
@@ -73,19 +82,19 @@ def place_by(
     except torch.cuda.OutOfMemoryError:
         if placement.device == CPU:
             raise
-    # Out of the `except`, which holds what was placed so far.
+    # After the `except`, which holds what was placed so far.
     del coming
     placement = replace(policy(first[0].to(CPU)), note=f"selected on cpu: no room on {placement.device}")
     return _placed(stream(), n, _files_of(placement, folder, first, n), placement), placement
 
 
 def _files_of(placement: Placement, folder: Path | None, first: list[Rows], n: int) -> Path | None:
-    """The folder that rows are put into, None for memory."""
+    """The folder for the rows; None for memory."""
     if folder is None or placement.files or not first:
         return folder
     disk = next(one for one in (folder, *folder.parents) if one.exists())
     free, row = shutil.disk_usage(disk).free, sum(one[:1].nbytes for one in first[0].columns.values())
-    # A file that is mapped and finds its disk full ends the process, so some of it is left to others.
+    # A mapped file on a full disk ends the process, so some space is left to others.
     return folder if placement.device == CPU and n * row <= free - free // RESERVED_PART else None
 
 
@@ -102,10 +111,17 @@ def apply_placement(shard: Shard, placement: Placement) -> None:
 
 
 def place(stream: Iterable[Rows], n: int, folder: Path | None = None, device: torch.device = CPU) -> Shards:
-    """Shards from a stream of `n` rows: kept in memory of `device`, or in mapped files in `folder` when one is given.
+    """Shards from a stream of rows, in the memory of `device`, or in mapped files in `folder` if there is one.
 
-    The columns are written as the stream comes, so that the whole pool is never held twice. What was computed on the
+    The columns are written batch by batch, so that the pool is never in memory twice. A batch that was computed on the
     device is copied inside it, and nothing waits for the host.
+
+    Args:
+        stream: the rows, in batches with the same columns.
+        n: the number of rows.
+
+    Raises:
+        StoreError: the stream has another number of rows, or its columns change.
     """
     ids_N = torch.empty(n, dtype=torch.int64)
     columns: dict[Signal, Tensor] = {}
@@ -127,16 +143,16 @@ def place(stream: Iterable[Rows], n: int, folder: Path | None = None, device: to
 
 
 def place_unnamed(stream: Iterable[Rows], n: int) -> Shards:
-    """Shards in mapped files that have no name any more: they are gone with the last use, even after a kill.
+    """Shards in mapped files without a name, which are gone after their last use, even when the process is killed.
 
-    They are made where temporary files go (TMPDIR), which should be a disk and not memory.
+    They are among the temporary files (TMPDIR), which should be on a disk and not in memory.
     """
     with tempfile.TemporaryDirectory(prefix="labelwise-", ignore_cleanup_errors=True) as folder:
         return place(stream, n, Path(folder))
 
 
 def _check_form(columns: Mapping[Signal, Tensor], rows: Rows) -> None:
-    """Every batch must have the columns of the first, of the same shape."""
+    """Raise unless a batch has the columns of the first, with the same shapes."""
     expected = {signal: tuple(column.shape[1:]) for signal, column in columns.items()}
     found = {signal: tuple(values.shape[1:]) for signal, values in rows.columns.items()}
     if expected != found:
@@ -147,7 +163,7 @@ def _check_form(columns: Mapping[Signal, Tensor], rows: Rows) -> None:
 
 
 def column_file(folder: Path, signal: Signal) -> Path:
-    """Where the column of a signal is kept."""
+    """The file of the column of a signal."""
     return folder / (re.sub(r"[^a-z0-9]+", "-", repr(signal).lower()).strip("-") + ".npy")
 
 
@@ -158,7 +174,7 @@ def _column(signal: Signal, n: int, first: Tensor, folder: Path | None, device: 
         return torch.empty(shape, dtype=first.dtype, device=device)
     folder.mkdir(parents=True, exist_ok=True)
     path = column_file(folder, signal)
-    # NumPy has no bfloat16: its values are kept in float32, which holds them exactly.
+    # NumPy has no bfloat16; float32 stores its values exactly.
     first = first.float() if first.dtype == torch.bfloat16 else first
     dtype = first.new_empty(0, device="cpu").numpy().dtype
     return torch.from_numpy(np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape))

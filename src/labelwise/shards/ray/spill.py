@@ -1,9 +1,9 @@
-"""Files of a part that outlive the worker that wrote them, so that one made anew on the same machine maps them.
+"""Spilled files of a part: they outlive the worker that wrote them, so that its successor on the machine maps them.
 
-They are in a folder where temporary files go (TMPDIR), of a name of its own. A worker that takes it over gives it a new
-name, in one step, so that it belongs to one worker at a time. Who made the selection removes the folders on its own
-machine at the end. On other machines, and when it was killed itself, a small process beside each worker does that: it
-waits for the worker to end, then for another one to take the folder over, and removes what nobody took.
+They are in a folder of their own among the temporary files (TMPDIR). A worker that takes a folder over renames it in
+one step, so that it belongs to one worker at a time. The process of the selection removes the folders on its own
+machine at the end. On other machines, and when that process was killed, a small process for each worker does that: it
+waits for the worker to end, then for another one to take the folder over, and removes the folder if none did.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import tempfile
 import uuid
 from pathlib import Path
 
-WAIT = 120.0  # seconds that a folder without a worker is kept
+WAIT = 120.0  # seconds that a folder without a worker stays
 
-# Forked from a process that ends at once: Ray ends the children of a worker with it. Renamed first: whoever comes to
-# take the folder over finds all of it or nothing.
+# Forked from a process that ends at once: Ray ends the children of a worker with it. The folder is renamed first, so
+# that another worker finds all of it or nothing.
 _WATCH = """
 import os, shutil, sys, time
 folder, gone, wait = sys.argv[1:]
@@ -37,10 +37,15 @@ shutil.rmtree(gone, ignore_errors=True)
 """
 
 
-def own_folder(name: str, made: str) -> Path:
-    """A folder for the part of this name: that of a worker that is gone if the file `made` is there, else a new one.
+def claim_folder(name: str, made: str) -> Path:
+    """A folder for the part of this name, removed some time after this process has ended if no other takes it over.
 
-    A new one is not there yet. Either is removed some time after this process has ended, if no other takes it over.
+    Args:
+        name: of the part.
+        made: the file that marks a folder as complete.
+
+    Returns:
+        The complete folder of a worker that is gone; else the path of a new one, which does not exist yet.
     """
     fresh = Path(tempfile.gettempdir()) / f"{_prefix(name)}{uuid.uuid4().hex}"
     for found in fresh.parent.glob(f"{_prefix(name)}*/{made}"):
@@ -54,7 +59,7 @@ def own_folder(name: str, made: str) -> Path:
 
 
 def remove(name: str) -> None:
-    """Remove the folders of parts whose names begin like this, on this machine."""
+    """Remove the folders of all parts whose names start with `name`, on this machine."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(name, '')}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -64,12 +69,12 @@ def _prefix(name: str, end: str = "-") -> str:
 
 
 def _watch(folder: Path) -> None:
-    """Start what removes the folder once this process has ended: only then does its standard input end."""
+    """Start the process that removes the folder when this one has ended, which ends its standard input."""
     if not hasattr(os, "fork"):
         return
     gone = folder.with_name(f"labelwise-gone-{uuid.uuid4().hex}")
     asked = [sys.executable, "-I", "-S", "-c", _WATCH, str(folder), str(gone), str(WAIT)]
-    theirs, _ours = os.pipe()  # ours is left open: it closes with this process, however that ends
+    theirs, _ours = os.pipe()  # ours stays open until this process ends, however it does
     quiet = subprocess.DEVNULL
     subprocess.run(asked, stdin=theirs, stdout=quiet, stderr=quiet, start_new_session=True, check=True)
     os.close(theirs)
