@@ -26,7 +26,14 @@ _BLOCK = 256  # rows whose content is in memory at once for it
 
 
 class Pool:
-    """Rows of a source, each under a global id that stays with it wherever the row goes.
+    """Rows of a source, each with a global id that never changes.
+
+    Attributes:
+        ids: (n,) int64.
+        labels: (n,) int64 or float, or None.
+        classes: class names, or None.
+        features: (m, D) numbers of rows, or None.
+        skipped: what was left out on reading, and why.
 
     >>> pool = Pool.of(np.eye(3, dtype=np.float32), ids=[7, 5, 9])
     >>> pool.inputs(torch.tensor([9, 7]))
@@ -46,7 +53,18 @@ class Pool:
         skipped: tuple[str, ...] = (),
         files: TableFiles | None = None,
     ):
-        """Rows of `source` at `positions` (default: all) under `ids` (default: 0, 1, 2 ...)."""
+        """A pool of rows of a source.
+
+        Args:
+            source: what rows are read from.
+            ids: (n,) a different id for each row; 0, 1, 2 ... if None.
+            positions: (n,) which rows of the source; all if None.
+            labels: (n,) a label for each row, or None.
+            classes: class names; the labels are then their numbers.
+            features: (n, D) numbers of each row, for strategies that need them.
+            skipped: what was left out on reading, and why.
+            files: files from which another process can read the rows again.
+        """
         n = len(source) if positions is None else len(positions)
         if n == 0:
             raise RowError("the pool is empty; it needs at least one row.")
@@ -56,10 +74,10 @@ class Pool:
         self._find = Finder(self.ids)
         self.labels, self.classes = labels_of(labels, classes, self.ids)
         self.features = features_of(features, n)
-        self._features_at: np.ndarray | None = None  # which of them are of these rows; None: all, in their order
+        self._feature_positions: np.ndarray | None = None  # which of the features are of these rows; None: all
         self._features_file = None if self.features is None else file_of(features, self.features)
         self._files = files
-        self.skipped = skipped  # what was left out on reading, and why
+        self.skipped = skipped
 
     @staticmethod
     def of(
@@ -70,9 +88,14 @@ class Pool:
         classes: Sequence[str] | None = None,
         features: Any = None,
     ) -> Pool:
-        """A pool of a numpy array, a torch tensor, a list of texts, a map-style Dataset or a Hugging Face Dataset.
+        """A pool of data in memory or of a dataset.
 
-        `labels` is one label for each row, or "dataset" to take those of the Dataset (it may read every item).
+        Args:
+            source: a numpy array, a torch tensor, a list of texts, a map-style Dataset or a Hugging Face Dataset.
+            ids: (n,) a different id for each row; 0, 1, 2 ... if None.
+            labels: (n,) a label for each row, or "dataset" for those of the Dataset (it may read every item).
+            classes: class names, where the labels are their numbers.
+            features: (n, D) numbers of each row, such as embeddings.
         """
         if is_hugging(source):
             hugging = HuggingSource(source, Columns(), 32, torch.float32)
@@ -97,10 +120,15 @@ class Pool:
         on_error: OnError = "stop",
         features: Any = None,
     ) -> Pool:
-        """A pool of the image files under `folder`, in sorted order; each is read as float32 (3, H, W) in [0, 1].
+        """A pool of the image files under a folder, in sorted order; each is read as float32 (3, H, W) in [0, 1].
 
-        If every image lies in a sub-folder, the first sub-folder is its class. on_error="stop" looks at the header
-        of each file now; "skip" decodes each file now, and leaves a gap in the ids where one cannot be read.
+        Args:
+            folder: with the images; hidden files and other kinds of file are left out.
+            size: pixels of a side, or (height, width).
+            labels: "folders": the first sub-folder of an image is its class; "auto": so if every image is in one.
+            on_error: "stop" checks the header of each file now and raises; "skip" decodes each file now, and leaves a
+                gap in the ids where one cannot be read.
+            features: (n, D) numbers of each row, such as embeddings.
         """
         return _pool(read_folder(folder, size, labels, on_error), features)
 
@@ -121,9 +149,18 @@ class Pool:
     ) -> Pool:
         """A pool of the rows of a .csv, .tsv (either may be .gz) or .parquet file, or of several with the same columns.
 
-        A row is the text in column `text`, the numbers in `columns` (default: all but `label` and `id`), or the
-        encoded image in column `image` (Parquet). Labels are numbers, or class names, numbered in sorted order. Ids
-        are the places of the rows in the file, or the whole numbers in column `id`.
+        Args:
+            path: the files; the rows of the second are numbered on from the first.
+            text: column with the text of a row.
+            columns: columns with its numbers; all but `label` and `id` if no other is named.
+            image: column with its encoded image (Parquet).
+            label: column with numbers or class names, which are numbered in sorted order.
+            id: column with whole numbers as ids; the place of a row in the file if None.
+            label_type: "class" or "number" where a column could be either.
+            size: of images: pixels of a side, or (height, width).
+            dtype: of numbers.
+            on_error: "stop" raises at the first row that cannot be read; "skip" leaves a gap in the ids.
+            features: (n, D) numbers of each row, such as embeddings.
         """
         paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
         if not paths:
@@ -145,7 +182,7 @@ class Pool:
         dtype: torch.dtype = torch.float32,
         features: Any = None,
     ) -> Pool:
-        """A pool of a Hugging Face `datasets.Dataset`, with a say in which columns make a row and which its label."""
+        """A pool of a Hugging Face `datasets.Dataset`; the arguments are those of `Pool.table`."""
         if not is_hugging(dataset):
             raise ArgumentError(f"a datasets.Dataset was expected, {type(dataset).__name__} was found.")
         wanted = Columns(text, image, None if columns is None else tuple(columns), label)
@@ -160,10 +197,10 @@ class Pool:
 
     def inputs(self, ids: Any) -> Any:
         """Model inputs of these rows, in this order: a tensor, a list of texts, or a Dataset's items, collated."""
-        return self._source.inputs(self._at(ids))
+        return self._source.inputs(self._positions_of(ids))
 
     def batches(self, ids: Any = None, size: int = 256) -> Iterator[tuple[Tensor, Any]]:
-        """(ids, inputs) of all rows, or of these, `size` at a time."""
+        """Pairs (ids, inputs) of all rows, or of those with `ids`, `size` rows at a time."""
         if size < 1:
             raise ArgumentError(f"size, the rows of a batch, is at least 1, not {size}.")
         for some in (self.ids if ids is None else as_ids(ids)).split(size):
@@ -171,9 +208,9 @@ class Pool:
                 yield some, self.inputs(some)
 
     def raw(self, ids: Any) -> Tensor:
-        """Numbers of the rows themselves (n, D): `features` if they were given, else the inputs, flattened."""
+        """Numbers (n, D) of these rows: their `features` if there are any, else their inputs, flattened."""
         if self.features is not None:
-            rows: Any = self.features[self._featured(ids)]
+            rows: Any = self.features[self._feature_rows(ids)]
         else:
             rows = self.inputs(ids)
         if not isinstance(rows, Tensor):
@@ -186,13 +223,13 @@ class Pool:
         return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
 
     def name(self, id: int) -> str:
-        """A name a person knows the row by: its file, its text, or "row 17"."""
-        return self._source.name(int(self._at([id])[0])) or f"row {id}"
+        """The name of a row for people: its file, its text, or "row 17"."""
+        return self._source.name(int(self._positions_of([id])[0])) or f"row {id}"
 
     def fingerprint(self) -> str:
-        """16 hex digits of ids, kind and content, whatever the order of the rows.
+        """16 hex digits of ids, kind and content, independent of the order of the rows.
 
-        All content counts where it is cheap to read (`whole` of the source), else that of 4096 rows spread over it.
+        All content counts if it is cheap to read (`whole` of the source), else that of 4096 evenly spread rows.
         """
         ids = self.ids.sort().values
         digest = hashlib.blake2b(digest_size=8)
@@ -202,77 +239,84 @@ class Pool:
         return digest.hexdigest()
 
     def _contents(self, ids: Tensor) -> Iterator[bytes]:
-        """Bytes of the rows and of their features, some rows at a time."""
+        """Bytes of the rows and of their features, in blocks."""
         for some in (ids if getattr(self._source, "whole", False) else _spread(ids)).split(_BLOCK):
-            yield self._source.sample(self._at(some))
+            yield self._source.sample(self._positions_of(some))
         if self.features is not None:
             small = len(self) * self.features[:1].numel() * self.features.element_size() <= LARGE
             for some in (ids if small else _spread(ids)).split(_BLOCK):
-                yield content(as_array(self.features[self._featured(some)]))
+                yield content(as_array(self.features[self._feature_rows(some)]))
 
     def subset(self, ids: Any) -> Pool:
-        """These rows under the same ids, in this order. Nothing is read or copied but their labels."""
+        """A pool of these rows, in this order, with the same ids. Only labels are copied, nothing is read."""
         rows = torch.from_numpy(self._find(ids))
         labels = None if self.labels is None else self.labels[rows]
         made = Pool(
             self._source,
             ids=self.ids[rows],
-            positions=self._at(ids),
+            positions=self._positions_of(ids),
             labels=labels,
             classes=self.classes,
             files=self._files,
         )
-        return made._with_features_of(self)
+        return made._share_features(self)
 
     def to_read(self, ids: Any, features: bool) -> Pool:
-        """These rows, in this order, for another process to read, which is sent no more than that takes.
+        """A pool of these rows, in this order, to send to another process: without labels, and small when pickled.
 
-        Rows in files that it can open are sent by name. Labels stay here, as do features that it does not ask for.
+        Rows in files that the process can open are sent by the name of the file.
+
+        Args:
+            ids: (n,) of the rows.
+            features: whether the process needs their features.
         """
-        at = self._at(ids)
+        at = self._positions_of(ids)
         part = getattr(self._files or self._source, "part", None)
         source, positions = (self._source, at) if part is None else part(at)
         made = Pool(source, ids=self.ids[torch.from_numpy(self._find(ids))], positions=positions)
-        return made._with_features_of(self) if features else made
+        return made._share_features(self) if features else made
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "ids": as_runs(self.ids.numpy())}
-        del state["_find"]  # two more numbers for each row, and soon made
-        for name in ("_positions", "_features_at"):
+        del state["_find"]  # two numbers for each row, quick to make again
+        for name in ("_positions", "_feature_positions"):
             state[name] = None if state[name] is None else as_runs(state[name])
         if self.features is not None and self._features_file is not None:
             state["features"] = None
-        elif self.features is not None and self._features_at is not None:
-            state["features"], state["_features_at"] = self.features[torch.from_numpy(self._features_at)], None
+        elif self.features is not None and self._feature_positions is not None:
+            state["features"], state["_feature_positions"] = (
+                self.features[torch.from_numpy(self._feature_positions)],
+                None,
+            )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, ids=torch.from_numpy(from_runs(state["ids"])))
-        for name in ("_positions", "_features_at"):
+        for name in ("_positions", "_feature_positions"):
             setattr(self, name, None if state[name] is None else from_runs(state[name]))
         if self._features_file is not None:
             self.features = self._features_file.open()
         self._find = Finder(self.ids)
 
-    def _with_features_of(self, other: Pool) -> Pool:
+    def _share_features(self, other: Pool) -> Pool:
         if other.features is not None:
             self.features, self._features_file = other.features, other._features_file
-            self._features_at = other._featured(self.ids).numpy()
+            self._feature_positions = other._feature_rows(self.ids).numpy()
         return self
 
-    def _featured(self, ids: Any) -> Tensor:
-        """Which of the features are of these ids."""
+    def _feature_rows(self, ids: Any) -> Tensor:
+        """Positions of these ids in `features`."""
         found = self._find(ids)
-        return torch.from_numpy(found if self._features_at is None else self._features_at[found])
+        return torch.from_numpy(found if self._feature_positions is None else self._feature_positions[found])
 
-    def _at(self, ids: Any) -> np.ndarray:
-        """Positions in the source of these ids."""
+    def _positions_of(self, ids: Any) -> np.ndarray:
+        """Positions of these ids in the source."""
         found = self._find(ids)
         return found if self._positions is None else self._positions[found]
 
 
 def _source_of(source: Any) -> Source:
-    """The source for a value that is not a Hugging Face dataset."""
+    """The source that reads a value, which is not a Hugging Face dataset."""
     if isinstance(source, Tensor):
         return TensorSource(source)
     if isinstance(source, np.ndarray):
@@ -312,5 +356,5 @@ def _pool(read: Read, features: Any) -> Pool:
 
 
 def _spread(ids: Tensor) -> Tensor:
-    """Evenly spread ones of sorted ids, the first and the last among them."""
+    """At most _SAMPLED evenly spread ones of sorted ids, the first and the last among them."""
     return ids[torch.linspace(0, len(ids) - 1, min(_SAMPLED, len(ids)), dtype=torch.float64).long()]

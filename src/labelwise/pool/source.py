@@ -1,4 +1,4 @@
-"""Source: what a pool reads rows from, by position. A pool gives the positions global ids; nobody else sees them."""
+"""Source: what a pool reads rows from, by position. The pool maps global ids to positions; nothing else sees them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 class Source(Protocol):
     """Rows by position 0..n-1; read only.
 
-    A source whose rows are cheap to read may have `whole = True`: the fingerprint then takes all of them, else some.
-    One that can be cut has `part(positions)`: a source that is sent to another process with no more than these rows,
-    and their positions in it, None where it holds nothing else, in this order.
+    A source whose rows are cheap to read may set `whole = True`: the fingerprint then covers all rows, else some.
+    A source that can be split has `part(positions)`: a source with these rows to send to another process, and their
+    positions in it, or None if it holds exactly these rows in this order.
     """
 
     @property
     def kind(self) -> str:
-        """One word for what it holds, part of the fingerprint: "array", "texts", "images" ..."""
+        """A word for its content, part of the fingerprint: "array", "texts", "images" ..."""
 
     def __len__(self) -> int: ...
 
@@ -35,7 +35,7 @@ class Source(Protocol):
         """Model inputs of the rows at `positions` (n,) int64, in this order."""
 
     def name(self, position: int) -> str | None:
-        """A name a person knows the row by; None when it has none but its id."""
+        """A name of the row for people; None if it has only its id."""
 
     def sample(self, positions: np.ndarray) -> bytes:
         """Bytes that change when these rows change and are the same in every process and library version."""
@@ -43,10 +43,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Read:
-    """What reading a file or folder gave: the rows that could be read, and their numbers.
+    """The rows of a file or folder that could be read, and their numbers.
 
-    A number is the place among all rows of the file; a row that was skipped leaves a gap, so it never shifts the ids
-    of the rows after it.
+    A number is the place among all rows of the file. A skipped row leaves a gap, so that the ids of later rows do not
+    depend on it.
     """
 
     source: Source
@@ -59,7 +59,7 @@ class Read:
 
 
 class Faults:
-    """What to do with a row that cannot be read: stop at the first, or note it and go on."""
+    """Handles rows that cannot be read: stop at the first, or collect notes on them."""
 
     def __init__(self, on_error: OnError):
         if on_error not in ("stop", "skip"):
@@ -68,13 +68,13 @@ class Faults:
         self.notes: list[str] = []
 
     def add(self, text: str) -> None:
-        """Raise `text` as a SourceError, or keep it as a note."""
+        """Raise `text` as a SourceError, or add it to the notes."""
         if self.on_error == "stop":
             raise SourceError(f'{text}. Repair it, or pass on_error="skip" to leave such rows out.')
         self.notes.append(text)
 
     def close(self, where: str, rows: int) -> tuple[str, ...]:
-        """The notes, said once in the log; an error if no row is left."""
+        """The notes, which are logged once. Raises SourceError if no row is left."""
         if self.notes and not rows:
             raise SourceError(f"{where}: none of the {len(self.notes)} rows can be read. The first: {self.notes[0]}.")
         if self.notes:

@@ -62,8 +62,8 @@ def place_by(
     """Place a stream of rows where a policy says.
 
     Rows of the CPU's memory go to files too if there is a `folder` on a disk with space, because another process can
-    map them. If an accelerator has too little memory after all (others use it too), the rows are read again and placed in
-    the CPU's memory or in files.
+    map them. If an accelerator has too little memory after all (others use it too), the rows are read again and placed
+    in the CPU's memory or in files.
 
     Args:
         policy: chooses the placement by the first rows of the stream.

@@ -38,7 +38,7 @@ LabelType = Literal["auto", "class", "number"]
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table make a row."""
+    """The columns of a table that make a row, its label and its id."""
 
     text: str | None = None
     image: str | None = None
@@ -54,9 +54,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class Part:
-    """What one file gave, by row that could be read."""
+    """The rows of one file that could be read."""
 
-    rows: int  # all rows of the file, those left out as well
+    rows: int  # all rows of the file, also those left out
     numbers: np.ndarray  # which of them were read
     values: Any  # list of texts, list of encoded images, or array (n, columns)
     names: list[str] | None  # a name of each row, where it is not its content
@@ -64,7 +64,7 @@ class Part:
     labels: list[Any] | None  # numbers or strings as they stand in the file
     classes: tuple[str, ...] | None  # the names the file itself gives its class numbers
     ids: list[int] | None
-    wanted: Columns | None = None  # with the columns found, where another process can read the rows again
+    wanted: Columns | None = None  # the columns that were chosen, if another process can read the rows again
 
 
 def read_files(
@@ -75,7 +75,7 @@ def read_files(
     label_type: LabelType,
     on_error: OnError,
 ) -> Read:
-    """The rows of one or several files, in order; the rows of the second are numbered on from the first."""
+    """The rows of one or several files, in order. The rows of the second are numbered on from the first."""
     if label_type not in ("auto", "class", "number"):
         raise ArgumentError(f'label_type is "auto", "class" or "number", not {label_type!r}')
     if sum(way is not None for way in (wanted.text, wanted.image, wanted.columns)) > 1:
@@ -189,7 +189,7 @@ def _name(value: float) -> str:
 
 def _read_csv(path: Path, wanted: Columns, faults: Faults) -> Part:
     header, lines = csv_lines(path)
-    # Who names a column of the file knows that its first line holds names, be they numbers.
+    # A caller who names a column of the file knows that its first line holds names, even if they are numbers.
     named = bool(wanted.names()) and set(wanted.names()) <= set(header)
     if not named and all(number(name) is not None for name in header):
         raise SourceError(
@@ -425,7 +425,7 @@ def _class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class File:
-    """A Parquet file: what was read of it, and the numbers of its rows among those of all files."""
+    """A Parquet file, the columns to read, and the numbers of its rows among those of all files."""
 
     path: Path
     wanted: Columns
@@ -435,7 +435,7 @@ class File:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """Where the rows of a source came from: `numbers` are their places among all rows of the files."""
+    """The files of the rows of a source; `numbers` are their places among all rows of the files."""
 
     files: tuple[File, ...]
     numbers: np.ndarray
@@ -462,14 +462,14 @@ def _table_files(
 
 
 class ParquetSource:
-    """Some rows of Parquet files. Their row groups are read when the first row is asked for; these rows are kept."""
+    """Some rows of Parquet files. They are read into memory when the first of them is needed."""
 
     def __init__(self, files: tuple[File, ...], numbers: np.ndarray, size: Size, dtype: torch.dtype):
         self.files, self.numbers, self.size, self.dtype = files, numbers, size, dtype
-        self._held: tuple[Source, np.ndarray] | None = None
+        self._loaded: tuple[Source, np.ndarray] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "numbers": as_runs(self.numbers), "_held": None}
+        return {**self.__dict__, "numbers": as_runs(self.numbers), "_loaded": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, numbers=from_runs(state["numbers"]))
@@ -482,24 +482,24 @@ class ParquetSource:
         return self._read()[0].kind
 
     def inputs(self, positions: np.ndarray) -> Any:
-        source, at = self._read()
-        return source.inputs(at[positions])
+        source, index = self._read()
+        return source.inputs(index[positions])
 
     def name(self, position: int) -> str | None:
-        source, at = self._read()
-        return source.name(int(at[position]))
+        source, index = self._read()
+        return source.name(int(index[position]))
 
     def sample(self, positions: np.ndarray) -> bytes:
-        source, at = self._read()
-        return source.sample(at[positions])
+        source, index = self._read()
+        return source.sample(index[positions])
 
     def _read(self) -> tuple[Source, np.ndarray]:
-        """The rows in memory, and where in it each of them is."""
-        if self._held is None:
+        """The rows in memory, and the position of each in it."""
+        if self._loaded is None:
             in_order = np.unique(self.numbers)
             parts = [part for file in self.files for part in _groups(file, in_order, self.dtype)]
-            self._held = _joined(parts, self.size, self.dtype), np.searchsorted(in_order, self.numbers)
-        return self._held
+            self._loaded = _joined(parts, self.size, self.dtype), np.searchsorted(in_order, self.numbers)
+        return self._loaded
 
 
 def _groups(file: File, numbers: np.ndarray, dtype: torch.dtype) -> Iterator[Part]:
@@ -526,18 +526,18 @@ def _groups(file: File, numbers: np.ndarray, dtype: torch.dtype) -> Iterator[Par
 
 def _rows(file: File, table: Any, rows: np.ndarray, start: int, dtype: torch.dtype) -> Part:
     """These rows of the file from the table of their row group, whose first is row `start`."""
-    at = rows - start
+    positions = rows - start
     values, bad = _row_values(file.path, table, file.wanted)
     wrong = next((row for row in rows.tolist() if row - start in bad), None)
     if wrong is not None:
         raise _changed(file, f"row {wrong}: {bad[wrong - start]}")
     if isinstance(values, np.ndarray):
-        kept: Any = torch.from_numpy(values[at]).to(dtype).numpy()  # now: in float64 it may be twice as large
+        found: Any = torch.from_numpy(values[positions]).to(dtype).numpy()  # now: in float64 it may be twice as large
     else:
-        kept = [values[place] for place in at.tolist()]
+        found = [values[place] for place in positions.tolist()]
     image = file.wanted.image
-    names = None if image is None else _image_names(file.path, table, image, at, rows)
-    return Part(len(rows), rows, kept, names, [], None, None, None)
+    names = None if image is None else _image_names(file.path, table, image, positions, rows)
+    return Part(len(rows), rows, found, names, [], None, None, None)
 
 
 def _changed(file: File, how: str) -> SourceError:
