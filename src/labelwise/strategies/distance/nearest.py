@@ -109,7 +109,7 @@ class NearestGreedy(Strategy):
     ...     needs = Needs(pool=(Probs(),))
     ...     signal = Probs()
     >>> lw.select(UnlikePredictions(), k=2, probs=np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])).ids.tolist()
-    [2, 0]
+    [0, 2]
     """
 
     signal: ClassVar[Signal]
