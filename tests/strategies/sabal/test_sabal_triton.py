@@ -17,9 +17,7 @@ from labelwise.strategies.sabal.backends import GraphGreedy, GraphIht, TritonGre
 from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning, TritonTuning
 
 interpreted = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
-pytestmark = pytest.mark.skipif(
-    not (interpreted or torch.cuda.is_available()), reason="needs CUDA, or Triton with TRITON_INTERPRET=1"
-)
+pytestmark = [] if interpreted else pytest.mark.gpu
 # Small enough that rows are in several tiles and several programs, and one program reads several tiles.
 SMALL = TritonTuning(
     chunk=7,
