@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from labelwise.report import figures, rank_diagram
 from labelwise.report.figures import panels_png
 from labelwise.report.html import STYLE
-from labelwise.report.style import COLOURS, INK, PAPER, caption, cut, inches, looks, wrapped
+from labelwise.report.style import COLOURS, INK, PAPER, caption, line_styles, shorten, text_width, wrap_text
 from labelwise.reproduce import plots
 from labelwise.stats.curves import Curves
 from labelwise.stats.metric import metric_named
@@ -145,9 +145,9 @@ def test_random_and_the_oracle_stand_out_among_many():
 
 
 def test_no_two_of_many_lines_look_alike():
-    found = looks(["oracle", *map(str, range(24)), "random"])
+    found = line_styles(["oracle", *map(str, range(24)), "random"])
     assert len({(one["color"], str(one["linestyle"])) for one in found.values()}) == 26
-    more = looks(map(str, range(100)))
+    more = line_styles(map(str, range(100)))
     assert len({(one["color"], str(one["linestyle"]), one["marker"]) for one in more.values()}) == 100
 
 
@@ -205,7 +205,7 @@ def test_a_picture_says_what_its_bands_are(drawn):
 def test_of_many_lines_the_picture_says_whose_bands_it_has(drawn):
     many = curves(MANY)
     figures.png(many)
-    shaded = figures.banded(many, "random")
+    shaded = figures.banded_strategies(many, "random")
     assert f"shaded (of {', '.join(shaded)}): 95 % t interval" in words(drawn)
     assert f"shaded (of {', '.join(shaded)}): 95 % t interval" in figures.svg(many)
 
@@ -246,17 +246,17 @@ def test_texts_are_measured_as_they_are_drawn(drawn):
         page.text(0.1, 0.5, text, fontsize=12, parse_math=False)
         page.savefig(io.BytesIO(), dpi=300)
         box = next(box for found, box, _ in drawn() if found == text)
-        assert box.width / 300 <= inches(text, 12) <= 1.1 * box.width / 300
-    assert inches("", 12) == inches(" ", 12) == 0
+        assert box.width / 300 <= text_width(text, 12) <= 1.1 * box.width / 300
+    assert text_width("", 12) == text_width(" ", 12) == 0
 
 
 def test_a_text_is_put_on_lines_that_fit():
     text = "shaded of random and of many others that take their room"
-    found = wrapped(text, 1.5, 10)
+    found = wrap_text(text, 1.5, 10)
     assert found.replace("\n", " ") == text
     assert found.count("\n") >= 2
-    assert max(inches(line, 10) for line in found.splitlines()) <= 1.5
-    assert wrapped("unbreakable", 0.1, 10) == "unbreakable"
-    assert wrapped("", 1, 10) == ""
-    assert cut("abcdef", 4) == "abc…"
-    assert cut("abcd", 4) == "abcd"
+    assert max(text_width(line, 10) for line in found.splitlines()) <= 1.5
+    assert wrap_text("unbreakable", 0.1, 10) == "unbreakable"
+    assert wrap_text("", 1, 10) == ""
+    assert shorten("abcdef", 4) == "abc…"
+    assert shorten("abcd", 4) == "abcd"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from labelwise.errors import ArgumentError, ExtraError
 from labelwise.io.files import write_text
 from labelwise.report import figures
-from labelwise.report.figures import png, spread_out, svg
+from labelwise.report.figures import png, space_out, svg
 from labelwise.report.page import page_html
 from labelwise.report.tables import cells, csv_text, header, markdown
 from labelwise.stats.curves import learning_curves
@@ -237,7 +237,7 @@ def test_each_name_is_at_the_end_of_a_line_in_the_stroke_of_its_curve():
     by_strategy = learning_curves(records(names))
     axes = figures._draw(by_strategy, figures.WIDE, "t95", "random").axes[0]
     curves, leaders = axes.lines[: len(names)], axes.lines[len(names) :: 2]
-    looks = set()
+    line_styles = set()
     for name, curve, leader, text in zip(names, curves, leaders, axes.texts, strict=True):
         assert text.get_text() == name
         assert leader.get_ydata()[-1] == text.get_position()[1]
@@ -245,8 +245,8 @@ def test_each_name_is_at_the_end_of_a_line_in_the_stroke_of_its_curve():
         np.testing.assert_allclose(leader.get_xydata()[0], end, atol=1e-6)
         assert leader.get_linestyle() == curve.get_linestyle()
         assert leader._unscaled_dash_pattern == curve._unscaled_dash_pattern
-        looks.add((leader.get_color(), str(leader._unscaled_dash_pattern)))
-    assert len(looks) == len(names)
+        line_styles.add((leader.get_color(), str(leader._unscaled_dash_pattern)))
+    assert len(line_styles) == len(names)
 
 
 def test_colours_and_mathematics_in_names_stay_names():
@@ -277,7 +277,7 @@ def test_without_matplotlib_the_error_has_the_pip_line(monkeypatch):
 @settings(max_examples=100, deadline=None)
 @given(wanted=st.lists(st.floats(0, 100), min_size=1, max_size=15), gap=st.floats(0.5, 20))
 def test_names_keep_their_distance_and_order(wanted, gap):
-    placed = spread_out(wanted, gap, 100.0)
+    placed = space_out(wanted, gap, 100.0)
     assert min(placed) >= -1e-6
     assert max(placed) <= 100 + 1e-6
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])

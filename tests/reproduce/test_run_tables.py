@@ -12,7 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from labelwise.bench.data.catalogue import CATALOGUE
-from labelwise.bench.data.features import key_of, prepared
+from labelwise.bench.data.features import prepare_data, spec_to_json
 from labelwise.bench.models.paper_training import BestOnTest, Until, crop_flip
 from labelwise.cli import app
 from labelwise.errors import ArgumentError, SourceError, StoreError
@@ -450,20 +450,20 @@ def test_time_is_said_and_grows_with_the_work():
 
 def test_rows_set_aside_are_the_same_for_all_and_in_neither_part():
     sheet = replace(sized(BY_NAME["sabal/table2"].sheets[0], "smoke"), start=10)
-    data, again = (prepared(key_of(suite_of(sheet, "t", 0, "cpu", 1).datasets[0]), None) for _ in range(2))
+    data, again = (prepare_data(spec_to_json(suite_of(sheet, "t", 0, "cpu", 1).datasets[0]), None) for _ in range(2))
     assert data.valid is not None
     assert again.valid is not None
     assert data.valid.ids.tolist() == again.valid.ids.tolist()
     assert (len(data.pool), len(data.valid)) == (120, 40)
     assert not set(data.pool.ids.tolist()) & set(data.valid.ids.tolist())
-    whole = prepared(key_of(replace(suite_of(sheet, "t", 0, "cpu", 1).datasets[0], valid=None)), None)
+    whole = prepare_data(spec_to_json(replace(suite_of(sheet, "t", 0, "cpu", 1).datasets[0], valid=None)), None)
     at = torch.searchsorted(whole.pool.ids, data.valid.ids)
     assert torch.equal(data.valid.labels, whole.labels[at])
     inputs = whole.pool.inputs(whole.pool.ids)
     assert float(inputs.mean()) == pytest.approx(0, abs=1e-5)
     assert float(inputs.std()) == pytest.approx(1, abs=1e-3)
     with pytest.raises(ArgumentError, match="fewer than the 160 rows"):
-        prepared(key_of(replace(suite_of(sheet, "t", 0, "cpu", 1).datasets[0], valid=160)), None)
+        prepare_data(spec_to_json(replace(suite_of(sheet, "t", 0, "cpu", 1).datasets[0], valid=160)), None)
 
 
 # --- training --------------------------------------------------------------------------------------------------------

@@ -35,12 +35,12 @@ def data() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from labelwise.bench.data.catalogue import found
+    from labelwise.bench.data.catalogue import availability
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in ("name", "kind", "train / test", "found at, or how to get it", "licence"):
         table.add_column(title, overflow="fold")
-    every = found()
+    every = availability()
     for one in every:
         where = f"[green]{one.where}[/]" if one.present else f"[yellow]not found:[/] {one.how}"
         table.add_row(one.name, f"{one.kind}, {one.task}", f"{one.rows[0]} / {one.rows[1]}", where, one.licence)
@@ -67,7 +67,7 @@ def run(
     from rich.console import Console
     from rich.markup import escape
 
-    from labelwise.bench.data.catalogue import check_found
+    from labelwise.bench.data.catalogue import check_available
     from labelwise.bench.data.features import check_encoder
     from labelwise.bench.suite.display import show_progress
     from labelwise.bench.suite.job import CACHE
@@ -96,7 +96,7 @@ def run(
     )
     _print_skipped(console, skipped)
     if plan:
-        check_found(spec.name for spec in suite.datasets)
+        check_available(spec.name for spec in suite.datasets)
         check_encoder(suite.datasets, folder / CACHE)
         return
     if suite.device == "cuda":

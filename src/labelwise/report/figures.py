@@ -20,14 +20,14 @@ from labelwise.report.style import (
     MUTED,
     RULE,
     caption,
-    cut,
-    inches,
-    looks,
+    is_reference,
+    line_styles,
     new_figure,
     png_bytes,
-    stands_out,
+    shorten,
     text_style,
-    wrapped,
+    text_width,
+    wrap_text,
 )
 from labelwise.stats.curves import Band, Curves, Spread, area, band
 from labelwise.stats.metric import Metric
@@ -88,7 +88,7 @@ def svg(
 
 def caption_of(by_strategy: Mapping[str, Curves], spread: Spread = "t95", against: str = "random") -> str:
     """The caption: what lines and bands are, over how many seeds."""
-    shaded = banded(by_strategy, against)
+    shaded = banded_strategies(by_strategy, against)
     return caption(list(by_strategy.values()), spread, shaded if len(shaded) < len(by_strategy) else ())
 
 
@@ -97,13 +97,13 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
         raise ArgumentError("A figure needs the curves of one strategy or more; found none.")
     metric = next(iter(by_strategy.values())).metric
     size = replace(size, height=max(size.height, len(by_strategy) * 1.25 * SMALLEST / (0.68 * 72)))
-    said = wrapped(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
+    said = wrap_text(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
     below = (said.count("\n") + 1) * 1.35 * (size.text - 2) / 72 if said else 0.0  # inches
     with text_style(size.text):
         figure = new_figure(size.width, size.height + below)
         axes = figure.add_subplot()
         bands = {name: band(lines, spread) for name, lines in by_strategy.items()}
-        _lines(axes, bands, banded(by_strategy, against), against)
+        _lines(axes, bands, banded_strategies(by_strategy, against), against)
         _axes(axes, metric, size)
         _place(figure, axes, bands, size, against)
         # The caption makes the figure higher and leaves the axes their size.
@@ -113,7 +113,7 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
     return figure
 
 
-def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
+def banded_strategies(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
     """The strategies whose bands are drawn: all, or with many lines the best few and the baseline."""
     names = list(by_strategy)
     if len(names) <= CROWDED:
@@ -125,8 +125,8 @@ def banded(by_strategy: Mapping[str, Curves], against: str) -> list[str]:
 
 def _lines(axes: Any, bands: Mapping[str, Band], shaded: list[str], against: str) -> None:
     crowded = len(bands) > CROWDED
-    for name, look in looks(bands, against).items():
-        line, measure = bands[name], stands_out(name, against)
+    for name, look in line_styles(bands, against).items():
+        line, measure = bands[name], is_reference(name, against)
         if np.isfinite(line.low_T).all() and name in shaded:
             axes.fill_between(line.labels_T, line.low_T, line.high_T, color=look["color"], alpha=0.13, linewidth=0)
         axes.plot(
@@ -162,25 +162,25 @@ def _axes(axes: Any, metric: Metric, size: Size) -> None:
 
 def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, against: str) -> None:
     """Write the names at the ends of the lines, spread out, in a margin as wide as the longest."""
-    names = [cut(name, size.name) for name in bands]
+    names = [shorten(name, size.name) for name in bands]
     text = min(size.text, 0.72 * 72 * size.height * 0.95 / (1.25 * len(names)))
-    right = (max(inches(name, text) for name in names) + 44 / 72) / size.width
+    right = (max(text_width(name, text) for name in names) + 44 / 72) / size.width
     left = (5.2 * size.text * 0.62 + 14) / 72 / size.width
     figure.subplots_adjust(left=left, right=1 - right)
     low, high = axes.get_ylim()
     first, last = axes.get_xlim()
     height = 72 * size.height * 0.775
     wanted = [(float(line.mean_T[-1]) - low) / (high - low) * height for line in bands.values()]
-    placed = spread_out(wanted, 1.25 * text, height)
+    placed = space_out(wanted, 1.25 * text, height)
     width = 72 * size.width * (1 - left - right)
-    for (name, look), short, y in zip(looks(bands, against).items(), names, placed):
+    for (name, look), short, y in zip(line_styles(bands, against).items(), names, placed):
         line = bands[name]
         x = (float(line.labels_T[-1]) - first) / (last - first)
         end = (float(line.mean_T[-1]) - low) / (high - low)
         # An elbow from the end of the line to its name, in the same stroke, with the marker before the name.
         turn, stop = 1 + 12 / width, 1 + 30 / width
         drawn = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt"}
-        drawn["linewidth"] = 2.2 if stands_out(name, against) else 1.3
+        drawn["linewidth"] = 2.2 if is_reference(name, against) else 1.3
         axes.plot((x, turn, stop), (end, y / height, y / height), **drawn, **{**look, "marker": ""})
         axes.plot(((turn + stop) / 2,), (y / height,), **{**drawn, **look, "linestyle": ""}, markersize=4)
         axes.text(stop + 4 / width, y / height, short, transform=axes.transAxes, color=INK, fontsize=text, va="center")
@@ -188,7 +188,7 @@ def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, agains
     axes.set_ylim(low, high)
 
 
-def spread_out(wanted: list[float], gap: float, height: float) -> list[float]:
+def space_out(wanted: list[float], gap: float, height: float) -> list[float]:
     """Positions near the wanted ones, at least `gap` apart, in the same order, from 0 to `height`.
 
     Neighbours that are too close form a block, centred on the mean of their wanted positions.
@@ -256,7 +256,7 @@ def _draw_panels(by_strategy: Mapping[str, Curves], spread: Spread, against: str
     title = f"{metric.title}{way} by labels; {against} is the dashed line"
     width = max(PANEL_WIDTH * across, 2 * PANEL_WIDTH)
     head, foot = (
-        wrapped(text, width - 0.2, points)
+        wrap_text(text, width - 0.2, points)
         for text, points in ((title, 9.5), (caption(list(by_strategy.values()), spread), 8.5))
     )
     height = PANEL_HEIGHT * down + 0.17 * (head.count("\n") + foot.count("\n")) + 0.6
@@ -267,7 +267,7 @@ def _draw_panels(by_strategy: Mapping[str, Curves], spread: Spread, against: str
             if against in by_strategy:
                 _curve(axes, by_strategy[against], spread, INK, AGAINST)
             _curve(axes, by_strategy[name], spread, COLOURS[0], "-")
-            axes.set_title(cut(name, PANEL_NAME), loc="left", color=INK, fontsize=8.5)
+            axes.set_title(shorten(name, PANEL_NAME), loc="left", color=INK, fontsize=8.5)
             axes.grid(axis="y", color=RULE, linewidth=0.8)
             axes.tick_params(colors=MUTED, length=0, labelbottom=place + across >= len(names))
             for side in ("top", "right", "left"):

@@ -11,7 +11,7 @@ from html import escape
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def document(title: str, parts: Sequence[str]) -> str:
+def html_document(title: str, parts: Sequence[str]) -> str:
     """The document around these parts; empty parts are skipped."""
     body = "\n".join(part for part in parts if part)
     return (
@@ -28,7 +28,7 @@ def text(words: str) -> str:
     return escape(words).replace(" %", "\u00a0%")
 
 
-def box(titles: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
+def table_box(titles: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
     """A table in a box that scrolls sideways."""
     head = "".join(f'<th scope="col">{text(title)}</th>' for title in titles)
     body = "".join(
@@ -41,7 +41,7 @@ def box(titles: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
     )
 
 
-def pairs(values: Mapping[str, str]) -> str:
+def definition_list(values: Mapping[str, str]) -> str:
     """Names and values, one pair a line."""
     if not values:
         return "<p>Not recorded.</p>"

@@ -11,7 +11,7 @@ from html import escape
 
 from labelwise.errors import ArgumentError
 from labelwise.report import figures
-from labelwise.report.html import box, document, pairs, text
+from labelwise.report.html import definition_list, html_document, table_box, text
 from labelwise.report.tables import cells, header, memory_note
 from labelwise.rng import Key
 from labelwise.stats.curves import SPREADS, Curves, Spread, band, learning_curves
@@ -69,18 +69,18 @@ def page_html(
         _verdicts(numbers),
         _figure(by_strategy, numbers),
         "<h2>The numbers</h2>",
-        box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy"),
+        table_box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy"),
         _mean_curves(by_strategy, numbers),
         "<h2>How to read this</h2>",
         *(f"<p>{text(line)}</p>" for line in _reading(numbers)),
         "<h2>What was run</h2>",
-        pairs({**(protocol or {}), **_protocol(records, by_strategy, numbers)}),
+        definition_list({**(protocol or {}), **_protocol(records, by_strategy, numbers)}),
         "<h2>Environment</h2>",
-        pairs(_environment(records)),
+        definition_list(_environment(records)),
         "<h2>Make it again</h2>",
         f'<pre tabindex="0">{escape(command)}</pre>',
     ]
-    return document(title, parts)
+    return html_document(title, parts)
 
 
 def headline(table: Table) -> str:
@@ -160,7 +160,7 @@ def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
             found = line.mean_T[line.labels_T == count]
             row.append(table.metric.text(float(found[0])) if len(found) else "–")
         rows.append(row)
-    inside = box(["labels", *bands], rows, "Mean curves")
+    inside = table_box(["labels", *bands], rows, "Mean curves")
     unit = " (%)" if table.metric.percent else ""
     return f"<details><summary>Mean {escape(table.metric.title)}{unit} at every label count</summary>{inside}</details>"
 

@@ -11,10 +11,10 @@ from labelwise.report.style import (
     COLOURS,
     INK,
     MUTED,
-    inches,
     new_figure,
     png_bytes,
     text_style,
+    text_width,
 )
 from labelwise.stats.standings import Ranks
 
@@ -52,7 +52,7 @@ def _draw(ranks: Ranks, title: str) -> Any:
     below = under + ROW * half + 0.1
     texts = _texts(ranks, half)
     span = _span(ranks, _room(texts[:half]))
-    width = max(span.right + _room(texts[half:]), inches(title, TITLE) + 3 * EDGE)
+    width = max(span.right + _room(texts[half:]), text_width(title, TITLE) + 3 * EDGE)
     with text_style(TEXT):
         figure = new_figure(width, 1.05 + below)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -76,7 +76,7 @@ def _texts(ranks: Ranks, half: int) -> list[str]:
 
 def _room(texts: list[str]) -> float:
     """The room beside the line that the longest of its names takes."""
-    return max([SIDE, *(inches(text, TEXT) + AWAY + EDGE for text in texts)])
+    return max([SIDE, *(text_width(text, TEXT) + AWAY + EDGE for text in texts)])
 
 
 def _span(ranks: Ranks, left: float) -> Span:

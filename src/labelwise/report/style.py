@@ -24,12 +24,12 @@ STROKES: tuple[Any, ...] = ("-", (0, (1.2, 0.9)), (0, (6, 1.2)), (0, (5, 1.2, 1.
 AGAINST: Any = (0, (4, 2))  # the stroke of the baseline
 
 
-def stands_out(name: str, against: str = "random") -> bool:
+def is_reference(name: str, against: str = "random") -> bool:
     """Whether a line is a reference for the others: the baseline or the oracle."""
     return name in (against, ORACLE)
 
 
-def looks(names: Iterable[str], against: str = "random") -> dict[str, dict[str, Any]]:
+def line_styles(names: Iterable[str], against: str = "random") -> dict[str, dict[str, Any]]:
     """Colour, stroke and marker of each name, all different.
 
     The baseline is dashed and the oracle solid, both in the text colour without markers. Up to twenty-four other names
@@ -38,7 +38,7 @@ def looks(names: Iterable[str], against: str = "random") -> dict[str, dict[str, 
     found: dict[str, dict[str, Any]] = {}
     position = 0
     for name in names:
-        if stands_out(name, against):
+        if is_reference(name, against):
             stroke = AGAINST if name == against else "-"
             found[name] = {"color": INK, "linestyle": stroke, "marker": "", "markeredgewidth": 0}
             continue
@@ -113,7 +113,7 @@ def seeds_text(curves: Sequence[Curves]) -> str:
     return many(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
-def inches(text: str, points: float) -> float:
+def text_width(text: str, points: float) -> float:
     """The width of a text in inches, measured in the font of the figures."""
     if not text.strip():
         return 0.0
@@ -127,18 +127,18 @@ def inches(text: str, points: float) -> float:
     return 1.02 * float(path.get_extents().width) / 72 + 0.1 * points / 72
 
 
-def wrapped(text: str, room: float, points: float) -> str:
+def wrap_text(text: str, room: float, points: float) -> str:
     """The text with line breaks so that it is at most `room` inches wide; a single word may be wider."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and inches(longer, points) <= room:
+        if lines and text_width(longer, points) <= room:
             lines[-1] = longer
         else:
             lines.append(word)
     return "\n".join(lines)
 
 
-def cut(name: str, length: int) -> str:
+def shorten(name: str, length: int) -> str:
     """The name, shortened to `length` characters."""
     return name if len(name) <= length else name[: length - 1] + "…"

@@ -16,12 +16,12 @@ from labelwise.report.style import (
     MUTED,
     RULE,
     caption,
-    looks,
+    is_reference,
+    line_styles,
     new_figure,
     png_bytes,
     seeds_text,
-    stands_out,
-    wrapped,
+    wrap_text,
 )
 from labelwise.stats.curves import Curves, Spread, band
 
@@ -52,7 +52,7 @@ def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = Non
     figure, (axes,) = _figure(1)
     if level is not None:
         axes.axhline(level, color=MUTED, linewidth=1)
-    for name, look in looks(by_name).items():
+    for name, look in line_styles(by_name).items():
         axes.plot(*by_name[name], linewidth=2, markersize=4.5, label=name, **look)
     _dress(axes, titles)
     _legend(figure, [axes])
@@ -98,7 +98,7 @@ def _bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[
     if log:
         axes.set_yscale("log")
     room = (figure.get_figwidth() - 1.2) / max(1, len(groups))
-    axes.set_xticks(range(len(groups)), [wrapped(name, room, 10) for name in groups])
+    axes.set_xticks(range(len(groups)), [wrap_text(name, room, 10) for name in groups])
     _dress(axes, titles)
     _legend(figure, [axes])
     return figure
@@ -106,12 +106,12 @@ def _bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[
 
 def _curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool) -> Any:
     figure, every = _figure(len(panels))
-    look = looks(dict.fromkeys(name for by_name in panels.values() for name in by_name))
+    look = line_styles(dict.fromkeys(name for by_name in panels.values() for name in by_name))
     seeds = {title: seeds_text(list(by_name.values())) for title, by_name in panels.items()}
     for axes, (title, by_name) in zip(every, panels.items()):
         for name, runs in by_name.items():
             line = band(runs, SPREAD)
-            shade, width = look[name]["color"], 2.2 if stands_out(name) else 1.6
+            shade, width = look[name]["color"], 2.2 if is_reference(name) else 1.6
             axes.fill_between(line.labels_T, line.low_T, line.high_T, color=shade, alpha=0.13, linewidth=0)
             axes.plot(line.labels_T, line.mean_T, label=name, linewidth=width, markersize=4.5, **look[name])
         metric = next(iter(by_name.values())).metric
@@ -159,7 +159,7 @@ def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
 
 def _under(figure: Any, legend: Any, said: str) -> None:
     """Make the figure higher by the names and what is said under them, so that the panels keep their size."""
-    text = wrapped(said, figure.get_figwidth() - 0.3, SMALL)
+    text = wrap_text(said, figure.get_figwidth() - 0.3, SMALL)
     below = (text.count("\n") + 1) * 1.35 * SMALL / 72 + 0.06 if text else 0.0  # inches
     names = legend.get_window_extent().height / figure.dpi
     height = figure.get_figheight() + below + names

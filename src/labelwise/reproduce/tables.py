@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labelwise.bench.data.catalogue import CATALOGUE, found
+from labelwise.bench.data.catalogue import CATALOGUE, availability
 from labelwise.bench.models.registry import DEEP, ModelSpec
 from labelwise.bench.suite.suite import DataSpec, StrategySpec, Suite
 from labelwise.errors import SourceError
@@ -66,7 +66,7 @@ class PaperTable:
 
 def present(name: str) -> str | None:
     """The data set of this name that is there, whole where it can be; None where there is none."""
-    there = {one.name for one in found() if one.present}
+    there = {one.name for one in availability() if one.present}
     return next((one for one in (WHOLE.get(name, name), name) if one in there), None)
 
 

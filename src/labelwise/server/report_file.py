@@ -20,7 +20,7 @@ from labelwise.project.meter.meter import losses_of
 from labelwise.project.meter.sentences import figures, headline
 from labelwise.project.project import Project
 from labelwise.project.store import Agreement, Event
-from labelwise.report.html import box, document, pairs, text
+from labelwise.report.html import definition_list, html_document, table_box, text
 from labelwise.stats.estimate import pool_mean
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720.0, 320.0, 64.0, 44.0, 20.0, 20.0
@@ -37,12 +37,12 @@ def report_html(project: Project) -> str:
     progress = store.progress()
     numbers = {one.name: f"{one.value} ({one.detail})" if one.detail else one.value for one in figures(meter)}
     words = meter.words if meter is not None else ["Nothing is measured yet. The first model needs answers."]
-    return document(
+    return html_document(
         f"{project.settings.name}: labelling report",
         [
             f'<p class="over">{escape(project.settings.name)}</p>',
             f"<h1>{text(headline(meter, progress.labels))}</h1>",
-            pairs(numbers) if numbers else "",
+            definition_list(numbers) if numbers else "",
             *(f'<p class="note">{text(line)}</p>' for line in words),
             _curve(project),
             "<h2>Labels</h2>",
@@ -68,7 +68,7 @@ def _curve(project: Project) -> str:
     title = "Accuracy by number of labels" if percent else "Typical error (RMSE) by number of labels; lower is better"
     show = (lambda value: f"{100 * value:.1f} %") if percent else (lambda value: f"{value:.4g}")
     cells = [[str(one.labels), show(one.value), f"{show(one.low)} to {show(one.high)}"] for one in curve]
-    table = box(["labels", "accuracy" if percent else "RMSE", "95 % interval"], cells, title)
+    table = table_box(["labels", "accuracy" if percent else "RMSE", "95 % interval"], cells, title)
     caption = (
         f"The model of each round, measured on the {rows} test rows that have a label now. Test rows are drawn at "
         "random and never trained on. Shaded: 95 % interval of each point."
@@ -93,14 +93,14 @@ def _by_class(project: Project) -> str:
         if not values:
             return ""
         numbers = {"smallest": min(values), "median": statistics.median(values), "largest": max(values)}
-        return pairs({name: f"{value:.4g}" for name, value in numbers.items()})
+        return definition_list({name: f"{value:.4g}" for name, value in numbers.items()})
     reserved = set(project.reserve.tolist())
     count = Counter((one.value, one.row in reserved) for one in answers)
     rows = [
         [name, str(count[name, False] + count[name, True]), str(count[name, False]), str(count[name, True])]
         for name in classes_of(project)
     ]
-    return box(["class", "labels", "chosen", "test"], rows, "Labels by class") if rows else ""
+    return table_box(["class", "labels", "chosen", "test"], rows, "Labels by class") if rows else ""
 
 
 def _people(events: list[Event]) -> str:
@@ -118,7 +118,9 @@ def _people(events: list[Event]) -> str:
         rows.append([who, str(kinds["label"]), str(kinds["unsure"]), str(kinds["skip"]), median, total])
     if not rows:
         return "<p>There are no answers yet.</p>"
-    return box(["person", "labels", "unsure", "skipped", "seconds each (median)", "minutes in total"], rows, "People")
+    return table_box(
+        ["person", "labels", "unsure", "skipped", "seconds each (median)", "minutes in total"], rows, "People"
+    )
 
 
 def _agreement(found: Agreement) -> str:
@@ -137,7 +139,7 @@ def _rounds(project: Project) -> str:
         done = sum(pick.row in answers for pick in picks)
         rows.append([str(one.number), one.strategy, str(one.notes.get("labels", 0)), str(len(picks)), str(done)])
     titles = ["round", "chosen by", "model trained on (labels)", "picks", "answered"]
-    return box(titles, rows, "Rounds") if rows else "<p>No round has been chosen yet.</p>"
+    return table_box(titles, rows, "Rounds") if rows else "<p>No round has been chosen yet.</p>"
 
 
 def _excluded(project: Project) -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labelwise.bench.data.files import read_idx
-from labelwise.bench.data.load import found, load, names
+from labelwise.bench.data.load import availability, load, names
 from labelwise.errors import ArgumentError, SourceError
 
 pa = pytest.importorskip("pyarrow")
@@ -88,7 +88,7 @@ def test_idx_sets(folder, name, inside, packed):
     assert data.labels.tolist() == [*range(10), 0, 1]
     assert len(data.classes) == 10
     assert load(name, limit=4).pool.ids.tolist() == sorted(load(name, limit=4).pool.ids.tolist())
-    assert [one.present for one in found() if one.name == name] == [True]
+    assert [one.present for one in availability() if one.name == name] == [True]
 
 
 def test_broken_idx(tmp_path):
@@ -185,7 +185,7 @@ def test_people_are_not_split(folder):
 
 
 def test_what_is_missing_says_how_to_get_it(folder, monkeypatch):
-    lines = {one.name: one for one in found()}
+    lines = {one.name: one for one in availability()}
     assert tuple(lines) == names()
     assert [name for name, one in lines.items() if one.present and name != "fashion-mnist"] == ["digits"]
     assert all(one.how and one.licence and min(one.rows) > 0 for one in lines.values())
@@ -201,7 +201,7 @@ def test_what_is_missing_says_how_to_get_it(folder, monkeypatch):
 
 
 @pytest.mark.skipif(not REAL, reason="LABELWISE_DATA does not name a folder with the real data sets")
-@pytest.mark.parametrize("line", [one for one in found() if one.present], ids=lambda one: one.name)
+@pytest.mark.parametrize("line", [one for one in availability() if one.present], ids=lambda one: one.name)
 def test_real_files(line):
     data = load(line.name, limit=500)
     assert len(data.pool) == min(500, line.rows[0])

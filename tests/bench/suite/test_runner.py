@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from labelwise.bench.data.corruptions import CASES, Corruption, corrupt
-from labelwise.bench.data.features import check_encoder, key_of, prepared
+from labelwise.bench.data.features import check_encoder, prepare_data, spec_to_json
 from labelwise.bench.data.load import load
 from labelwise.bench.suite.checkpoint import differences
 from labelwise.bench.suite.curve import first_batch
@@ -376,7 +376,7 @@ def test_a_pool_is_never_larger_than_what_is_known_before_it_is_loaded(tmp_path,
     more = {} if case is None else {"hard": case}
     for limit in ({"limit": 80}, {}):
         (spec,) = suite_of(tmp_path, datasets=[{"name": "digits", "valid": 10, **limit, **more}]).datasets
-        rows = len(prepared(key_of(spec), None).pool)
+        rows = len(prepare_data(spec_to_json(spec), None).pool)
         assert rows == most_rows(spec) if case != "imbalance" else rows < most_rows(spec)
 
 
@@ -652,7 +652,7 @@ def test_a_run_killed_at_random_moments_gives_the_records_of_one_left_alone(tmp_
 
 def test_first_batches_and_features_are_kept(tmp_path):
     suite = suite_of(tmp_path)
-    data = prepared(key_of(suite.datasets[0]), None)
-    assert prepared(key_of(suite.datasets[0]), None) is data
+    data = prepare_data(spec_to_json(suite.datasets[0]), None)
+    assert prepare_data(spec_to_json(suite.datasets[0]), None) is data
     assert np.array_equal(first_batch(data, 8, 3), first_batch(data, 8, 3))
     assert not np.array_equal(first_batch(data, 8, 3), first_batch(data, 8, 4))

@@ -77,7 +77,7 @@ def test_the_page_of_the_variants_is_made_again_from_their_records(tmp_path, mon
     first = reproduce("dynamical/figure5", Setting(), tmp_path, "the command")
     page = (tmp_path / "dynamical-figure5.md").read_text()
     assert len(first.records) == 5 * 2  # random and four gammas, two rounds of one seed
-    monkeypatch.setattr(figures, "prepared", None)  # no data are read
+    monkeypatch.setattr(figures, "prepare_bench", None)  # no data are read
     again = reproduce("dynamical/figure5", replace(Setting(), page=True), tmp_path)
     assert again.numbers == first.numbers
     assert (tmp_path / "dynamical-figure5.md").read_text() == page

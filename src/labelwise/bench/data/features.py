@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.bench.data.catalogue import known
+from labelwise.bench.data.catalogue import dataset_entry
 from labelwise.bench.data.corruptions import corrupt
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.suite.suite import DataSpec
@@ -38,16 +38,16 @@ ENCODING = ("sentence-transformers", ENCODER)  # packages
 
 
 @functools.lru_cache(maxsize=16)
-def prepared(spec_json: str, cache: Path | None, device: str = "cpu") -> Data:
-    """The data set of a spec (as `key_of` writes it), hard case and features done; kept in memory and in `cache`.
+def prepare_data(spec_json: str, cache: Path | None, device: str = "cpu") -> Data:
+    """The data set of a spec (as `spec_to_json` writes it), hard case and features done; kept in memory and in `cache`.
 
     Rows of numbers are kept on `device`: copied there again in every round they would take longer than the model does.
     """
-    spec = spec_of(spec_json)
+    spec = spec_from_json(spec_json)
     data = _rows_of(spec, cache)
     if device != "cpu":
-        data = replace(data, pool=_moved(data.pool, device), test=_moved(data.test, device))
-    return data if spec.valid is None else _aside(data, spec)
+        data = replace(data, pool=_to_device(data.pool, device), test=_to_device(data.test, device))
+    return data if spec.valid is None else _split_valid(data, spec)
 
 
 def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
@@ -65,7 +65,7 @@ def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
     return replace(data, pool=_in_memory(data.pool), test=_in_memory(data.test))
 
 
-def _aside(data: Data, spec: DataSpec) -> Data:
+def _split_valid(data: Data, spec: DataSpec) -> Data:
     """The data set with `valid` rows of the pool set aside, the same for every cell."""
     ids = data.pool.ids
     if spec.valid is None or spec.valid >= len(ids):
@@ -91,13 +91,13 @@ def _centred(data: Data) -> Data:
     return replace(data, pool=made[0], test=made[1])
 
 
-def key_of(spec: DataSpec) -> str:
+def spec_to_json(spec: DataSpec) -> str:
     """What decides the rows, as text."""
     return json.dumps(asdict(spec), sort_keys=True)
 
 
-def spec_of(text: str) -> DataSpec:
-    """The inverse of `key_of`."""
+def spec_from_json(text: str) -> DataSpec:
+    """The inverse of `spec_to_json`."""
     from labelwise.bench.data.corruptions import Corruption
 
     values = json.loads(text)
@@ -150,7 +150,7 @@ def check_encoder(datasets: Iterable[DataSpec], cache: Path | None = None) -> No
 
     A data set of which vectors are in `cache` is let through: they may be those it needs.
     """
-    wanted = [spec for spec in datasets if spec.features == "encoder" and known(spec.name).kind == "text"]
+    wanted = [spec for spec in datasets if spec.features == "encoder" and dataset_entry(spec.name).kind == "text"]
     if cache is not None:
         wanted = [spec for spec in wanted if not list(cache.glob(f"{spec.name}-*.npz"))]
     found = {name for name in ENCODING if _installed(name)}
@@ -200,7 +200,7 @@ def _in_memory(pool: Pool) -> Pool:
     return _replaced(pool, pool.inputs(pool.ids))
 
 
-def _moved(pool: Pool, device: str) -> Pool:
+def _to_device(pool: Pool, device: str) -> Pool:
     """The pool on a device, where it is one tensor of inputs."""
     one = pool.inputs(pool.ids[:1])
     if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE_THERE:

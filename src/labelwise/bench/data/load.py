@@ -1,4 +1,4 @@
-"""Data sets by name, each as a pool to choose from and a test set: `load("digits")`, `found()`."""
+"""Data sets by name, each as a pool to choose from and a test set: `load("digits")`, `availability()`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.bench.data.catalogue import Found, Known, found, known, locate, names
+from labelwise.bench.data.catalogue import Availability, DatasetEntry, availability, dataset_entry, names, require_files
 from labelwise.bench.data.files import PixelSource, caltech101, decoded, read_idx, read_sheets, tiny_test, tiny_train
 from labelwise.errors import ArgumentError, SourceError, extra
 from labelwise.io.encode_table import standard_features
@@ -21,7 +21,7 @@ from labelwise.pool.sources.images import ImageSource
 from labelwise.pool.sources.table import Columns, read_files
 from labelwise.rng import Key
 
-__all__ = ["Data", "Found", "found", "load", "names"]
+__all__ = ["Availability", "Data", "availability", "load", "names"]
 
 _TEST_SHARE = 0.2  # of the rows, where there is no official split
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -92,16 +92,16 @@ def load(name: str, seed: int = 0, limit: int | None = None) -> Data:
     `limit` keeps at most so many rows of the pool, and of the test set, drawn from `seed`; the ids of the pool stay
     those of the whole set. Images are float32 in [0, 1], texts are str, tables are standardised and one-hot numbers.
     """
-    entry = known(name)
+    entry = dataset_entry(name)
     if limit is not None and limit < 1:
         raise ArgumentError(f"limit is a number of rows from 1 on, or None for all, not {limit}.")
-    files = locate(entry) if entry.files else []
+    files = require_files(entry) if entry.files else []
     pool, test, noisy = _READERS[entry.name](entry, files, _Cut(Key(seed).fold("data", entry.name), limit))
     metric = "accuracy" if entry.task == "classify" else "rmse"
     return Data(entry.name, entry.kind, entry.task, metric, pool, test, pool.classes, noisy, entry.licence)
 
 
-def _digits(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _digits(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -112,7 +112,7 @@ def _digits(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     return (*_two(images, bunch.target, _DIGITS, train, test, cut), None)
 
 
-def _idx(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _idx(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     classes = _DIGITS if entry.name == "mnist" else _CLOTHES
     arrays = [read_idx(file) for file in files]
     for images, labels, file in ((arrays[0], arrays[1], files[1]), (arrays[2], arrays[3], files[3])):
@@ -122,32 +122,32 @@ def _idx(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     return train, _pixels(arrays[2][:, None], arrays[3], classes, cut, "test"), None
 
 
-def _cifar_full(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _cifar_full(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     images, labels = read_sheets(files[:5], files[6])
     train = _pixels(images, labels, _CIFAR_CLASSES, cut, "train")
     images, labels = read_sheets(files[5:6], files[7])
     return train, _pixels(images, labels, _CIFAR_CLASSES, cut, "test"), None
 
 
-def _parquet_images(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _parquet_images(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     return _encoded(files[:-1], cut, "train"), _encoded(files[-1:], cut, "test"), None
 
 
-def _caltech(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _caltech(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     source, labels, classes = caltech101(files[0])
     train, test = cut.split(np.arange(len(source)))
     whole = Pool(source, labels=labels, classes=classes)
     return whole.subset(cut.some(train, "train")), whole.subset(cut.some(test, "test")), None
 
 
-def _tiny_imagenet(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _tiny_imagenet(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     source, labels, classes = tiny_train(files[0])
     pool = Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "train"))
     source, labels, _ = tiny_test(files[1], classes)
     return pool, Pool(source, labels=labels, classes=classes).subset(cut.some(np.arange(len(source)), "test")), None
 
 
-def _texts(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _texts(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     columns = read_table(files[0]).columns
     labels, split = _whole(columns["label"]), np.array(columns["split"])
     classes = _CLASS_NAMES[entry.name](columns)
@@ -160,7 +160,7 @@ def _texts(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     return parts[0], parts[1], None if noisy is None else torch.from_numpy(_whole(noisy))[parts[0].ids]
 
 
-def _table(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _table(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     columns = read_table(files[0]).columns
     labels = np.asarray(columns.pop("RMSD")) if entry.name == "protein" else _whole(columns.pop("label"))
     split = np.array(columns.pop("split", []))
@@ -172,7 +172,7 @@ def _table(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
     return (*_two(rows, labels, _TABLE_CLASSES.get(entry.name), train, test, cut), None)
 
 
-def _parkinsons(entry: Known, files: list[Path], cut: _Cut) -> _Parts:
+def _parkinsons(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     # The rows of one person are near copies: they are all in the pool or all in the test set.
     columns = csv_numbers(files[0])
     train, test = cut.split(columns.pop("subject#").astype(np.int64))
@@ -260,7 +260,7 @@ _TABLE_CLASSES: dict[str, tuple[str, ...]] = {
         "Krummholz",
     ),
 }
-_READERS: dict[str, Callable[[Known, list[Path], _Cut], _Parts]] = {
+_READERS: dict[str, Callable[[DatasetEntry, list[Path], _Cut], _Parts]] = {
     "digits": _digits,
     "mnist": _idx,
     "fashion-mnist": _idx,

@@ -72,15 +72,15 @@ def html_page(found: Report, again: str, out: Path) -> str:
         parts.append(f"<h2>All experiments measured by {html.text(group.metric)}</h2>")
         if group.ranks is not None:
             parts.append(_picture(out / f"ranks-{group.metric}.png", "Average ranks"))
-        parts += [_paragraph(ranks_text(group)), html.box(*standings_table(group), "Standings")]
+        parts += [_paragraph(ranks_text(group)), html.table_box(*standings_table(group), "Standings")]
         parts += [_paragraph(standings_note(group)), f"<h3>{MATRIX_TITLE}</h3>"]
-        parts += [html.box(*score_table(group), "Wins, ties and losses"), _paragraph(MATRIX_NOTE)]
+        parts += [html.table_box(*score_table(group), "Wins, ties and losses"), _paragraph(MATRIX_NOTE)]
     parts.append("<h2>Each experiment</h2>")
     for one in found.experiments:
         parts += _experiment(one, out)
-    parts += ["<h2>What was run</h2>", html.pairs(_run(found.experiments)), "<h2>Make it again</h2>"]
+    parts += ["<h2>What was run</h2>", html.definition_list(_run(found.experiments)), "<h2>Make it again</h2>"]
     parts.append(f'<pre tabindex="0">{html.text(again)}</pre>')
-    return html.document("Benchmark report", parts)
+    return html.html_document("Benchmark report", parts)
 
 
 def _experiment(one: Experiment, out: Path) -> list[str]:
@@ -89,10 +89,14 @@ def _experiment(one: Experiment, out: Path) -> list[str]:
     if len(one.curves) > CROWDED:
         picture = _picture(out / one.folder / "bands.png", f"{BANDS}, {one.name}")
         parts.append(f"<details><summary>{BANDS}</summary>{picture}</details>")
-    parts += [html.box(*experiment_table(one), one.name), _paragraph(footnote(one.table)), _paragraph(tests_text(one))]
+    parts += [
+        html.table_box(*experiment_table(one), one.name),
+        _paragraph(footnote(one.table)),
+        _paragraph(tests_text(one)),
+    ]
     for level in one.levels:
         title = reach_title(one, level)
-        parts += [_paragraph(f"{title}:"), html.box(*reach_table(one, level), title)]
+        parts += [_paragraph(f"{title}:"), html.table_box(*reach_table(one, level), title)]
     return [*parts, f'<p><a href="{one.folder}/page.html">All numbers of this experiment</a></p>']
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from labelwise import recipes, strategies
-from labelwise.bench.data.features import key_of, prepared
+from labelwise.bench.data.features import prepare_data, spec_to_json
 from labelwise.bench.models.registry import learner_for, why_not
 from labelwise.bench.suite.checkpoint import continue_run
 from labelwise.bench.suite.curve import Curve, first_batch
@@ -51,7 +51,7 @@ def records_file(job: Job, run: Path) -> Path:
 def make_curve(job: Job, run: Path) -> Curve:
     """The learning curve of a job; features are cached inside the folder of the run."""
     spec, device = job.strategy, job.device if job.model.is_torch else "cpu"
-    data = prepared(key_of(job.data), run / CACHE, device)
+    data = prepare_data(spec_to_json(job.data), run / CACHE, device)
     oracle = spec.name == ORACLE
     strategy = Random() if oracle else spec.strategy()
     learner = learner_for(job.model, data, strategy, spec.weights, device)

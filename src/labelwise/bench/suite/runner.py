@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labelwise.bench.data.catalogue import Known, check_found, known, located
+from labelwise.bench.data.catalogue import DatasetEntry, check_available, dataset_entry, find_files
 from labelwise.bench.data.features import check_encoder
 from labelwise.bench.suite.checkpoint import differences, has_started, lock_folder, read_run_records
 from labelwise.bench.suite.job import CACHE, RECORDS, check_jobs, records_file
@@ -112,7 +112,7 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
         progress = Progress(jobs, skipped, rounds, max(1, min(count, len(jobs))))
         yield progress
         rest = [job for job in jobs if not progress.finished(job)]
-        check_found(job.data.name for job in rest)
+        check_available(job.data.name for job in rest)
         check_encoder((job.data for job in rest), run / CACHE)
         if suite.max_memory is not None:
             progress.activity = "checking that max_memory is enough for each strategy"
@@ -182,7 +182,7 @@ def check_labels(datasets: Iterable[DataSpec]) -> None:
 
 def most_rows(spec: DataSpec) -> int:
     """The number of rows that the pool of a data set cannot exceed: limit, hard case and rows set aside counted in."""
-    most = _most(known(spec.name))
+    most = _most(dataset_entry(spec.name))
     if spec.limit is not None:
         most = min(most, spec.limit)
     if spec.hard is not None and spec.hard.case in ("duplicates", "near", "outliers"):
@@ -191,8 +191,8 @@ def most_rows(spec: DataSpec) -> int:
     return most - (spec.valid or 0)
 
 
-def _most(entry: Known) -> int:
-    files = located(entry) if entry.files else None
+def _most(entry: DatasetEntry) -> int:
+    files = find_files(entry) if entry.files else None
     total = sum(entry.rows)
     if files and all(file.suffix == ".parquet" for file in files):
         there = _rows(files)

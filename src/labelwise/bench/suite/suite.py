@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labelwise import recipes, strategies
-from labelwise.bench.data.catalogue import known
+from labelwise.bench.data.catalogue import dataset_entry
 from labelwise.bench.data.corruptions import Corruption, read_corruption
 from labelwise.bench.models import registry
 from labelwise.bench.suite.config import Section, named, read_yaml
@@ -42,7 +42,7 @@ class DataSpec:
     @property
     def task(self) -> str:
         """ "classify" or "regress"."""
-        return known(self.name).task
+        return dataset_entry(self.name).task
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
     section = named(entry, where)
     name = _known(section.text("name"), where)
     section.where = f"{where}: {name}"
-    hard = read_corruption(section.any("hard", None), section.where, known(name).task)
+    hard = read_corruption(section.any("hard", None), section.where, dataset_entry(name).task)
     spec = DataSpec(
         label=section.text("label", name if hard is None else f"{name}+{hard.case}"),
         name=name,
@@ -190,7 +190,7 @@ def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
 
 def _known(name: str, where: str) -> str:
     try:
-        return known(name).name
+        return dataset_entry(name).name
     except ArgumentError as error:
         raise ArgumentError(f"{where}: {error}") from error
 

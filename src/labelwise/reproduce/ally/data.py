@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from labelwise.bench.data.catalogue import known, locate
+from labelwise.bench.data.catalogue import dataset_entry, require_files
 from labelwise.bench.data.load import Data, csv_numbers
 from labelwise.pool import Pool
 from labelwise.rng import Key
@@ -89,7 +89,7 @@ def _persons(data: Data) -> np.ndarray:
     """Whose each row of the pool is; each row its own person's where that is not known."""
     if data.name != "parkinsons":
         return np.arange(len(data.pool))
-    columns = csv_numbers(locate(known(data.name))[0])
+    columns = csv_numbers(require_files(dataset_entry(data.name))[0])
     return columns["subject#"].astype(np.int64)[data.pool.ids.numpy()]
 
 

@@ -12,7 +12,7 @@ from labelwise.report.figures import png
 from labelwise.report.tables import markdown
 from labelwise.reproduce.ally import claims
 from labelwise.reproduce.ally.data import Split, copied
-from labelwise.reproduce.ally.setup import NUMBER_BOUND, Study, ally, places, plain, prepared, signal_of, splits
+from labelwise.reproduce.ally.setup import NUMBER_BOUND, Study, ally, places, plain, prepare_study, signal_of, splits
 from labelwise.reproduce.curves import against_random, numbers_of, saved_numbers
 from labelwise.reproduce.plots import curve_panels, image_rows
 from labelwise.reproduce.registry import Reproduction, Result, Setting
@@ -36,7 +36,7 @@ PANELS = tuple((data, batch) for data in ("mnist", "svhn", "cifar10") for batch 
 
 def figure1(setting: Setting, study: Study | None = None) -> Result:
     """Images that are predicted a low dual, and what they become as it is raised."""
-    study = study or prepared(setting)
+    study = study or prepare_study(setting)
     pool, labels, key = study.data.pool, study.data.labels, Key(setting.seed).fold("ally")
     count = max(50, len(pool) // 10)
     ids = pool.ids[key.uniform(pool.ids).argsort()[:count]].sort().values
@@ -70,7 +70,7 @@ def figure1(setting: Setting, study: Study | None = None) -> Result:
 
 def figure2(setting: Setting, study: Study | None = None, data: str = "mnist", batch: int = LEAST) -> Result:
     """A panel of figure 2: curves of ALLY beside random, entropy, BADGE, core-set and BAIT."""
-    study = study or prepared(setting, paper=data, times=batch // LEAST)
+    study = study or prepare_study(setting, paper=data, times=batch // LEAST)
     records = _beside_baselines(study)
     judged = claims.baselines(data, batch, study.data.name, records)
     k = study.sizes.batch
@@ -87,7 +87,7 @@ def _beside_baselines(study: Study) -> list[Record]:
 
 def figure3(setting: Setting, study: Study | None = None) -> Result:
     """Regression on Parkinsons telemonitoring, split by rows as the paper seems to, and by person."""
-    study = study or prepared(setting, "parkinsons", "parkinsons")
+    study = study or prepare_study(setting, "parkinsons", "parkinsons")
     contenders = [plain("random", Random()), plain("kcenter", KCenter()), plain("bait", Bait()), ally(NUMBER_BOUND)]
     numbers: dict[str, Any] = {"data": study.data.name, "epsilon": NUMBER_BOUND}
     verdicts, records, tables, panels = [], [], [], {}
@@ -111,7 +111,7 @@ def figure3(setting: Setting, study: Study | None = None) -> Result:
 
 def figure4(setting: Setting, study: Study | None = None) -> Result:
     """ALLY with bounds from tight to so loose that no dual is above zero."""
-    study = study or prepared(setting)
+    study = study or prepare_study(setting)
     contenders = [ally(epsilon, name=f"epsilon={epsilon}") for epsilon in study.sizes.epsilons]
     records = study.curves([plain("random", Random()), *contenders])
     judged = claims.tightness(study.data.name, records)
@@ -121,7 +121,7 @@ def figure4(setting: Setting, study: Study | None = None) -> Result:
 
 def figure5(setting: Setting, study: Study | None = None) -> Result:
     """Every row of the pool several times: entropy, ALLY, and ALLY with a tenth of the clusters."""
-    study = study or prepared(setting)
+    study = study or prepare_study(setting)
     few = max(1, study.sizes.batch // 10)
     low = f"ally in {_clusters(few)}"
     names = {"entropy": plain("entropy", Entropy()), "ally": ally(), low: ally(clusters=few)}
@@ -149,7 +149,7 @@ def figure5(setting: Setting, study: Study | None = None) -> Result:
 
 def figure6(setting: Setting, study: Study | None = None) -> Result:
     """ALLY with one cluster up to as many as picks."""
-    study = study or prepared(setting)
+    study = study or prepare_study(setting)
     b = study.sizes.batch
     counts = sorted({max(1, part) for part in (1, b // 10, b // 4, b // 2, b)})
     contenders = [ally(clusters=count, name=_clusters(count)) for count in counts]
@@ -160,7 +160,7 @@ def figure6(setting: Setting, study: Study | None = None) -> Result:
 
 def figure7(setting: Setting, study: Study | None = None) -> Result:
     """Learning curves of two hundred classes, batches of 1000; the digits stand in for them at the smaller scales."""
-    study = study or prepared(setting, paper="tiny-imagenet", times=5 if setting.scale == "paper" else 1)
+    study = study or prepare_study(setting, paper="tiny-imagenet", times=5 if setting.scale == "paper" else 1)
     records = _beside_baselines(study)
     return _result(study, records, "it shows the curves and says nothing of them", "")
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.bench.data.catalogue import known
+from labelwise.bench.data.catalogue import dataset_entry
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.models.networks import mlp, resnet18
 from labelwise.errors import ArgumentError, StoreError
@@ -152,7 +152,7 @@ class Study:
         return replace(part, pool=part.pool.subset(ids[~torch.isin(ids, out)]), valid=part.pool.subset(out))
 
 
-def prepared(setting: Setting, small: str = "digits", paper: str = "mnist", times: int = 1) -> Study:
+def prepare_study(setting: Setting, small: str = "digits", paper: str = "mnist", times: int = 1) -> Study:
     """The data set and sizes of a setting, with batches so many times as large; a page is made without data."""
     if setting.page:
         return _saved_study(setting)
@@ -160,7 +160,7 @@ def prepared(setting: Setting, small: str = "digits", paper: str = "mnist", time
     name = setting.data or own
     if setting.scale == "smoke" and name == "parkinsons" and present(name) is None:
         return Study(made(), NUMBERS["smoke"], setting)
-    sizes = sizes_of(known(name).task, setting.scale, name)
+    sizes = sizes_of(dataset_entry(name).task, setting.scale, name)
     sizes = replace(sizes, batch=times * sizes.batch, seeds=setting.seeds or sizes.seeds)
     data = load(name, seed=setting.seed, limit=sizes.limit)
     labels = sizes.start + sizes.rounds * sizes.batch
@@ -177,7 +177,7 @@ def _saved_study(setting: Setting) -> Study:
     """The study of the records next to a page: sizes are theirs, and the rows, which nobody asks for, stand-ins."""
     name, records = setting.saved_numbers["data"], setting.saved_records
     labels = sorted({record.labels for record in records})
-    sizes = sizes_of("regress" if name == MADE else known(name).task, setting.scale, name)
+    sizes = sizes_of("regress" if name == MADE else dataset_entry(name).task, setting.scale, name)
     seeds = setting.seeds or len({record.seed for record in records})
     sizes = replace(sizes, start=labels[0], batch=labels[1] - labels[0], seeds=seeds)
     return Study(replace(made(), name=name), sizes, setting)

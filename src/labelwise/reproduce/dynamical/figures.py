@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from labelwise.loop import rounds
 from labelwise.recipes import Recipe
 from labelwise.report.figures import png
-from labelwise.reproduce.dynamical.setup import SIZES, Bench, Sizes, model_of, prepared
+from labelwise.reproduce.dynamical.setup import SIZES, Bench, Sizes, model_of, prepare_bench
 from labelwise.reproduce.plots import bars, lines, points
 from labelwise.reproduce.registry import Reproduction, Result, Setting
 from labelwise.reproduce.times import timed
@@ -43,7 +43,7 @@ THEIRS = "gamma=2"  # the highest in the paper
 
 def figure1(setting: Setting, sizes: Sizes | None = None) -> Result:
     """The discrepancy between S and S + Q beside the bound term B, after one query by dynamicAL."""
-    bench = prepared(setting, sizes)
+    bench = prepare_bench(setting, sizes)
     ids = bench.some(bench.sizes.labelled, "labelled", bench.data.pool.ids)
     table: list[dict[str, Any]] = []
     for b in bench.sizes.queries:
@@ -80,7 +80,7 @@ def figure1(setting: Setting, sizes: Sizes | None = None) -> Result:
 
 def figure2(setting: Setting, sizes: Sizes | None = None) -> Result:
     """Kendall's tau between dynamics and alignment over random queries, at first weights and trained on S."""
-    bench = prepared(setting, sizes)
+    bench = prepare_bench(setting, sizes)
     ids = bench.some(bench.sizes.labelled, "labelled", bench.data.pool.ids)
     rest = bench.data.pool.ids[~torch.isin(bench.data.pool.ids, ids)]
     others = bench.some(bench.sizes.pool, "others", rest)
@@ -113,7 +113,7 @@ def figure2(setting: Setting, sizes: Sizes | None = None) -> Result:
 
 def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
     """The approximation ratio of random queries with pseudo-labels, by epochs of training."""
-    bench = prepared(setting, sizes)
+    bench = prepare_bench(setting, sizes)
     factory = bench.deep()
     ids = bench.some(bench.sizes.labelled, "labelled", bench.data.pool.ids)
     rest = bench.data.pool.ids[~torch.isin(bench.data.pool.ids, ids)]
@@ -158,7 +158,7 @@ def figure5(setting: Setting, sizes: Sizes | None = None) -> Result:
         records = list(setting.saved_records)
         numbers = {name: setting.saved_numbers[name] for name in ("data", "start", "k", "rounds")}
     else:
-        records, numbers = _variants(setting, prepared(setting, sizes))
+        records, numbers = _variants(setting, prepare_bench(setting, sizes))
     curves = learning_curves(records)
     areas = {name: lines.values_ST.mean(1).tolist() for name, lines in curves.items()}
     return Result({**numbers, "mean_accuracy_by_seed": areas}, png(curves), _highest(areas), "", tuple(records))

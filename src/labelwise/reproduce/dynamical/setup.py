@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.bench.data.catalogue import found
+from labelwise.bench.data.catalogue import availability
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.models.networks import Factory, mlp, pooled_cnn, resnet18, tutorial_cnn
 from labelwise.reproduce.registry import Setting, device_of
@@ -99,9 +99,9 @@ class Bench:
         return int(one.shape[1]), int(one.shape[2])
 
 
-def prepared(setting: Setting, sizes: Sizes | None = None) -> Bench:
+def prepare_bench(setting: Setting, sizes: Sizes | None = None) -> Bench:
     """The data set and sizes of a setting; CIFAR-10 for the paper's scale, whole where it is found."""
-    whole = any(one.present for one in found() if one.name == "cifar10-full")
+    whole = any(one.present for one in availability() if one.name == "cifar10-full")
     name = setting.data or ("digits" if setting.scale != "paper" else "cifar10-full" if whole else "cifar10")
     data = load(name, seed=setting.seed)
     setting.on_progress(f"{name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")

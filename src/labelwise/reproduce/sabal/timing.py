@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.bench.data.features import key_of, prepared
+from labelwise.bench.data.features import prepare_data, spec_to_json
 from labelwise.bench.data.load import Data
 from labelwise.bench.models.registry import learner_for
 from labelwise.bench.suite.curve import first_batch
@@ -69,7 +69,7 @@ def table3(setting: Setting) -> Result:
     about: dict[str, Any] = {}
     for sheet in sheets:
         suite = suite_of(sheet, TABLE.name, setting.seed, device, 1)
-        data = prepared(key_of(suite.datasets[0]), None, device)
+        data = prepare_data(spec_to_json(suite.datasets[0]), None, device)
         k = sheet.k
         about[sheet.row] = {"data": sheet.data, "rows": len(data.pool), "k": k, "train_rows": pool_rows(sheet)}
         setting.on_progress(f"{sheet.row}: {len(data.pool)} rows to choose from, training on {sheet.start}")
