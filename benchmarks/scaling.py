@@ -339,7 +339,7 @@ def driver(rows: int) -> list[str]:
 
     def measured_keep(self: Any) -> None:
         keep(self)
-        kept = self._ray.get(self._remote_snapshot)["kept"]
+        kept = self._ray.get(self._remote_snapshot)["shard"]
         sizes.append(sum(one.nbytes for part in kept.values() for one in part.values()) / len(self))
 
     with tempfile.TemporaryDirectory() as folder:

@@ -127,7 +127,7 @@ def open_locked(
         check: Called between two tries; it may raise to stop waiting.
 
     Raises:
-        FileLockedError: Another process kept the lock for longer than `timeout`.
+        FileLockedError: Another process has the lock for longer than `timeout`.
     """
     handle = os.open(path, flags, 0o644)
     try:

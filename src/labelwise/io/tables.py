@@ -48,12 +48,12 @@ class Table:
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[str] | np.ndarray]) -> Table:
         """A table of columns in memory, all of one length."""
-        kept: dict[str, Values] = {
+        found: dict[str, Values] = {
             name: np.asarray(values, np.float64) if isinstance(values, np.ndarray) else list(values)
             for name, values in columns.items()
         }
-        rows = len(next(iter(kept.values()), []))
-        return cls(np.arange(rows), kept, [f"row {row}" for row in range(rows)])
+        rows = len(next(iter(found.values()), []))
+        return cls(np.arange(rows), found, [f"row {row}" for row in range(rows)])
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -1,4 +1,4 @@
-"""Words: numbers with their nouns, and tables in Markdown, said in one way in every report."""
+"""Text of reports: counts with their nouns, and tables in Markdown."""
 
 from __future__ import annotations
 

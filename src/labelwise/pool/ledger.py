@@ -22,7 +22,7 @@ _FIELDS = {"round", "ids", "labels", "weights", "strategy", "notes"}
 
 @dataclass(frozen=True)
 class Entry:
-    """Answers that came together: label (and weight) of each id, the round and the strategy that asked for them."""
+    """Answers given together: a label and maybe a weight of each id, with the round and strategy of the picks."""
 
     round: int
     ids: list[int]
@@ -146,7 +146,7 @@ class Ledger:
         return rounds
 
     def free(self, ids: Tensor) -> Tensor:
-        """Those of `ids` that have no answer yet, in their order."""
+        """Those of `ids` that have no answer, in their order."""
         return ids[torch.isin(ids, self.labelled.to(ids.device), invert=True)]
 
     def _answers(self) -> dict[int, int | float]:
@@ -173,7 +173,7 @@ class Ledger:
         self._take_rest(path, data[self._end :])
 
     def _take_rest(self, path: Path, rest: bytes) -> None:
-        """What follows the last line end: an entry that lacks nothing else counts, anything less is left out."""
+        """Read what follows the last line end: an entry that lacks only its line end counts, a part of one does not."""
         if not rest:
             return
         try:
@@ -194,7 +194,7 @@ class Ledger:
         line = b"\n" + line if self._open else line
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # A file that held entries and is gone is not made anew: its answers would be lost without a word.
+            # A file with entries that is gone is not made again: its answers would be lost in silence.
             with open_locked(path, os.O_RDWR | (0 if self._end else os.O_CREAT)) as handle:
                 self._check_unchanged(path, handle)
                 self._put(path, handle, line)
@@ -204,7 +204,7 @@ class Ledger:
         self._open = False
 
     def _check_unchanged(self, path: Path, handle: int) -> None:
-        """Raise where the file is not as this ledger left it; call it with the lock held."""
+        """Raise if another process has changed the file. The caller has the lock."""
         found, expected = os.fstat(handle).st_size, self._end + len(self._torn)
         if found != expected or os.pread(handle, len(self._torn), self._end) != self._torn:
             raise StoreError(
@@ -213,7 +213,7 @@ class Ledger:
             )
 
     def _put(self, path: Path, handle: int, line: bytes) -> None:
-        """Write and sync the line, or leave the file with its whole entries alone."""
+        """Write and sync the line; after an error the file ends with its last whole entry."""
         try:
             append_at(handle, line, self._end)
             self._torn = b""

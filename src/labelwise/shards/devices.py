@@ -58,8 +58,8 @@ def full_precision() -> Iterator[None]:
 
     Distances rely on float32 rounding: copies of a row are at distance zero, other rows are not.
     """
-    asked = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
-    kinds: list[Any] = [one for one in asked if hasattr(one, "fp32_precision")]  # from torch 2.9 on
+    backends = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    kinds: list[Any] = [one for one in backends if hasattr(one, "fp32_precision")]  # from torch 2.9 on
     global_setting, settings = _precision(), [one.fp32_precision for one in kinds]
     is_lowered = global_setting != "highest" or not set(settings) <= {"none", "ieee"}
     try:

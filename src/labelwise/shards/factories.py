@@ -231,7 +231,7 @@ def _read_placement(folder: Path | None, token: str) -> Placement | None:
     if folder is None or not token or not (folder / MADE).exists():
         return None
     made = json.loads((folder / MADE).read_text())
-    return Placement(files=True, block=made["block"], note=made["said"]) if made["token"] == token else None
+    return Placement(files=True, block=made["block"], note=made["note"]) if made["token"] == token else None
 
 
 def _mark_complete(folder: Path, token: str, placement: Placement) -> None:
@@ -239,7 +239,7 @@ def _mark_complete(folder: Path, token: str, placement: Placement) -> None:
     for file in folder.glob("*.npy"):
         with open(file, "rb") as column:
             sync_file(column)
-    write_text(folder / MADE, json.dumps({"token": token, "block": placement.block, "said": placement.note}))
+    write_text(folder / MADE, json.dumps({"token": token, "block": placement.block, "note": placement.note}))
 
 
 def _models(reader: Any) -> Iterator[Any]:

@@ -41,7 +41,7 @@ def shards_of(
 
 @dataclass(frozen=True)
 class Placement:
-    """Where rows are kept.
+    """Where rows are stored.
 
     Attributes:
         device: whose memory, unless `files` is set.

@@ -16,11 +16,11 @@ from torch import Tensor
 from labelwise.errors import ArgumentError, RowError
 from labelwise.pool.source import content
 
-LARGE = 2**30  # bytes from which on a file is not read as a whole for the fingerprint
+LARGE = 2**30  # bytes; larger files are sampled for the fingerprint
 
 
 class ArraySource:
-    """Rows are the first axis of a numpy array. Only the rows asked for are copied, so a mapped file stays mapped."""
+    """Rows are the first axis of a numpy array. A read copies only its rows, so a mapped file stays mapped."""
 
     kind = "array"
 
@@ -123,7 +123,7 @@ class TextSource:
 
 @dataclass(frozen=True)
 class Mapped:
-    """An array in a file, from byte `offset` on: what travels is its name, not its numbers."""
+    """An array in a file, from byte `offset` on. Another process gets the name of the file and not the numbers."""
 
     path: str
     dtype: str
@@ -132,7 +132,7 @@ class Mapped:
     strides: tuple[int, ...]
 
     def rows(self, where: slice) -> Mapped:
-        """Rows start..stop of it."""
+        """The rows of a slice."""
         offset, shape = self.offset + where.start * self.strides[0], (where.stop - where.start, *self.shape[1:])
         return replace(self, offset=offset, shape=shape)
 
@@ -148,13 +148,13 @@ class Mapped:
 
 
 def in_file(array: Any) -> Mapped | None:
-    """Where in a file, that another process can open by name, an array lies; None where it lies in none."""
+    """The place of an array in a file that another process can open; None if it is in none."""
     whole = array
     while isinstance(whole, np.ndarray) and not isinstance(whole.base, mmap.mmap):
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.filename is None or not Path(str(whole.filename)).is_file():
         return None
-    # What was written to an array that is copied on writing is not in the file.
+    # A copy-on-write array may have values that are not in the file.
     if whole.mode == "c" or any(step < 0 for step in array.strides) or not array.size:
         return None
     offset = int(whole.offset) + array.ctypes.data - whole.ctypes.data
@@ -163,7 +163,7 @@ def in_file(array: Any) -> Mapped | None:
 
 
 def file_of(array: Any, column: Tensor) -> Mapped | None:
-    """Where in a file the column lies that was made of an array; a copy of it, in another form, lies in none."""
+    """The place in a file of a column that was made of an array; None if the column is a copy."""
     found = in_file(array)
     same = found is not None and column.device.type == "cpu" and column.data_ptr() == array.ctypes.data
     return found if same else None
@@ -176,7 +176,7 @@ def as_array(rows: Tensor) -> np.ndarray:
 
 
 def features_of(features: Any, n: int) -> Tensor | None:
-    """The features that a pool of n rows was given, as a tensor over the same memory."""
+    """The features of a pool of n rows, as a tensor over the same memory."""
     if features is None:
         return None
     with warnings.catch_warnings():

@@ -26,7 +26,7 @@ Size = int | tuple[int, int]
 
 
 class ImageSource:
-    """Encoded images: paths of files, or their bytes. Each read decodes, so that a pool larger than memory works."""
+    """Encoded images: paths of files, or their bytes. Every read decodes them, so the pool may exceed memory."""
 
     kind = "images"
     whole = True
@@ -55,7 +55,7 @@ class ImageSource:
             raise SourceError(f"{self.where(position)}: {_reason(error)}") from error
 
     def where(self, position: int) -> str:
-        """Where the image is, for the text of an error."""
+        """The location of an image, for error texts."""
         image = self.images[position]
         return str(image) if isinstance(image, Path) else self.names[position]
 
@@ -65,13 +65,13 @@ class ImageSource:
     def sample(self, positions: np.ndarray) -> bytes:
         # Names and encoded images (of files: their sizes), not pixels: decoders may differ in the last bit from
         # version to version.
-        parts = [(self.names[p], _mark(self.images[p])) for p in positions.tolist()]
+        parts = [(self.names[p], _fingerprint(self.images[p])) for p in positions.tolist()]
         return repr((self.height, self.width, parts)).encode("utf-8", "backslashreplace")
 
     def part(self, positions: np.ndarray) -> tuple[ImageSource, None]:
         some, size = positions.tolist(), (self.height, self.width)
         images = [self.images[p] for p in some]
-        # Another process may be at home in another folder.
+        # Another process may have another working folder.
         images = [image.absolute() if isinstance(image, Path) else image for image in images]
         return ImageSource(images, [self.names[p] for p in some], size), None
 
@@ -89,21 +89,21 @@ def read_folder(folder: str | Path, size: Size, labels: Literal["auto", "folders
         raise SourceError(f"{root}: no images there; files ending in {', '.join(SUFFIXES)} were looked for.")
     faults = Faults(on_error)
     source = ImageSource([root / name for name in names], names, size)
-    kept = usable(source, faults)
-    skipped = faults.close(str(root), len(kept))
+    readable = usable(source, faults)
+    skipped = faults.close(str(root), len(readable))
     # The classes come from every image, so that one broken file does not renumber them.
     tops = _class_names(root, names, labels)
     classes = tuple(sorted(set(tops))) if tops else None
-    return Read(source, kept, kept, [tops[number] for number in kept] if tops else None, classes, skipped)
+    return Read(source, readable, readable, [tops[number] for number in readable] if tops else None, classes, skipped)
 
 
 def usable(source: ImageSource, faults: Faults) -> np.ndarray:
     """Positions of the images that can be read.
 
-    To stop at a bad file, its header is looked at now and reading tells of the rest. To skip bad ones, each image is
-    decoded now: it must be known before the ids are given which rows there are.
+    To stop at a bad file, its header is checked now; decoding may still fail later. To skip bad files, each image is
+    decoded now, since the rows must be known before they get ids.
     """
-    kept = []
+    readable = []
     for position in range(len(source)):
         try:
             if faults.on_error == "skip":
@@ -115,14 +115,14 @@ def usable(source: ImageSource, faults: Faults) -> np.ndarray:
         except Exception as error:
             faults.add(f"{source.where(position)}: {_reason(error)}")
         else:
-            kept.append(position)
-    return np.array(kept, np.int64)
+            readable.append(position)
+    return np.array(readable, np.int64)
 
 
 def decode(image: Path | bytes, height: int, width: int) -> np.ndarray:
     """An encoded image as (height, width, 3) uint8."""
     with _open(image) as opened:
-        # JPEG files are decoded at a fraction of their size when that is still twice what is wanted.
+        # Decode JPEG files at a fraction of their size where that is still twice the wanted size.
         opened.draft(None, (2 * width, 2 * height))
         return shaped(opened, height, width)
 
@@ -204,8 +204,8 @@ def _class_names(root: Path, names: list[str], labels: str) -> list[str] | None:
     return [name.split("/", 1)[0] for name in names]
 
 
-def _mark(image: Path | bytes) -> int | str:
-    """What is cheap to know of an encoded image: the hash of one in memory, the size of a file."""
+def _fingerprint(image: Path | bytes) -> int | str:
+    """A cheap fingerprint of an encoded image: the hash of one in memory, the size of a file."""
     if isinstance(image, bytes):
         return hashlib.blake2b(image, digest_size=8).hexdigest()
     return image.stat().st_size

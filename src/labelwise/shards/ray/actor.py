@@ -70,7 +70,7 @@ class ShardActor:
             return self.shard.begin(deserialize(sent))()
 
     def _snapshot(self, into: list[Serialized]) -> int:
-        snapshots = {"kept": self.shard.snapshot(), "block": self.shard.block_bytes}
+        snapshots = {"shard": self.shard.snapshot(), "block": self.shard.block_bytes}
         into.append(serialize(snapshots if self.shard.device == CPU else copied_to(snapshots, CPU)))
         return byte_count(into[0])
 
@@ -78,7 +78,7 @@ class ShardActor:
         snapshots = deserialize(sent)
         if self.shard.device != CPU:
             snapshots = copied_to(snapshots, self.shard.device)
-        self.shard.restore(snapshots["kept"])
+        self.shard.restore(snapshots["shard"])
         self.shard.block_bytes = snapshots["block"]
 
 

@@ -16,7 +16,7 @@ from labelwise.errors import ArgumentError, ClusterError, extra
 POLL_SECONDS = 0.5  # seconds between two checks whether a worker runs
 ROUNDING = 1e-9  # added before a quotient is rounded down: 0.3 / 0.1 is a little less than 3
 ASK_FOR_LESS = "ask for fewer workers= or less of each"
-RESUME_HINT = "the same call, where it had folder=, goes on from its journal once there is room"
+RESUME_HINT = "the same call, where it had folder=, resumes from its journal once resources are free"
 
 
 def connect(address: str | None) -> Any:

@@ -208,7 +208,7 @@ class RemoteShard:
         if self._losses > self._engine.losses:
             raise StoreError(
                 f"a part of {self._size} rows was lost {self._losses} times (often memory: take more workers, or fewer "
-                f"on one machine). Ray said, the last time: {self._loss}"
+                f"on one machine). Ray's last error: {self._loss}"
             )
         self.stop()  # one that only could not be reached would keep its resources
         self._actor, self._ready, self._made = self._start_actor()

@@ -73,8 +73,8 @@ def _watch(folder: Path) -> None:
     if not hasattr(os, "fork"):
         return
     gone = folder.with_name(f"labelwise-gone-{uuid.uuid4().hex}")
-    asked = [sys.executable, "-I", "-S", "-c", _WATCH, str(folder), str(gone), str(WAIT)]
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(folder), str(gone), str(WAIT)]
     theirs, _ours = os.pipe()  # ours stays open until this process ends, however it does
     quiet = subprocess.DEVNULL
-    subprocess.run(asked, stdin=theirs, stdout=quiet, stderr=quiet, start_new_session=True, check=True)
+    subprocess.run(command, stdin=theirs, stdout=quiet, stderr=quiet, start_new_session=True, check=True)
     os.close(theirs)
