@@ -76,7 +76,7 @@ def line_search(case: Case) -> None:
         slope = (residual * along).sum() + problem.beta * float((w - 1) @ u)
         mu = float(sabal.line_search(slope, (along * along).sum() + problem.beta * float(u @ u)))
         others = [problem.f1(w - (mu + step) * u) for step in (-1.0, -0.1, -0.01, 0.01, 0.1, 1.0)]
-        expect(problem.f1(w - mu * u) < min(others), f"a step beside {mu:.6g} is better")
+        expect(problem.f1(w - mu * u) < min(others), f"a step near {mu:.6g} is better")
         support = sabal.ResidualSupport(phi, torch.from_numpy(w), residual, 1)
         direction, step = sabal.debias_step(support, problem.beta, 0.0)
         after = w - float(step) * direction.numpy()

@@ -74,7 +74,7 @@ class AcsFw(Strategy):
 
     name = "acs-fw"
     picks = "Bayesian coreset by Frank-Wolfe, with weights"
-    reason = "With the rest of this batch it stands for the whole pool."
+    reason = "With the rest of this batch it represents the whole pool."
     tuning: ClassVar[Tuning] = Tuning()
     needs = Needs(pool=(DRAWS,))
     cost = "N K C + steps x N K"

@@ -106,7 +106,7 @@ class Sabal(Strategy):
     name = "sabal-greedy"
     variants: ClassVar = {"sabal-greedy": {"solver": "greedy"}, "sabal-iht": {"solver": "iht"}}
     picks = "a weighted batch whose loss stands for the pool's, greedily"
-    reason = "With the rest of this batch it stands for the whole pool."
+    reason = "With the rest of this batch it represents the whole pool."
     needs = GRADIENTS
     unset: ClassVar[tuple[str, ...]] = ()
     cost = "N C D x sweeps"

@@ -41,7 +41,7 @@ def kcenter(case: Case) -> None:
 
 
 def _with_lists(strategy: Strategy, first: int, longest: int) -> Strategy:
-    """The strategy with lists of so many candidates; lists of one row are the one-by-one form."""
+    """The strategy with candidate lists of this length; lists of one row are the one-by-one form."""
     strategy = copy.copy(strategy)
     vars(strategy)["tuning"] = Tuning(first, longest)
     return strategy
@@ -81,4 +81,4 @@ def badge_law(case: Case) -> None:
     expect_ids({pick[0] for pick in picks}, [first], "the longest gradient first")
     seen = Counter(tuple(pick[1:]) for pick in picks)
     found = chi_square_p([seen[pair] for pair in law], list(law.values()))
-    expect(found > ALARM, f"picks do not follow the law of k-means++: chi-square p = {found:.2g}")
+    expect(found > ALARM, f"picks do not follow the distribution of k-means++: chi-square p = {found:.2g}")
