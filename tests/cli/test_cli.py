@@ -116,10 +116,10 @@ def test_select_reads_every_format(files: Path, probs: str, embedding: str) -> N
         (["-s", "badger", "-k", "5", "--probs", "p.npy"], "there is no strategy 'badger'"),
         (["-s", "entropy", "-k", "0", "--probs", "p.npy"], "k must be at least 1"),
         (["-s", "entropy", "-k", "500", "--probs", "p.npy"], "only 60 are free"),
-        (["-s", "entropy", "-k", "5", "--probs", "nowhere.npy"], "there is no file"),
+        (["-s", "entropy", "-k", "5", "--probs", "nowhere.npy"], "does not exist"),
         (["-s", "entropy", "-k", "5", "--probs", "broken.npy"], "cannot be read"),
         (["-s", "entropy", "-k", "5", "--probs", "notes.txt"], "expected a .npy"),
-        (["-s", "entropy", "-k", "5", "--probs", "both.npz:nothing"], "It holds probs, embedding"),
+        (["-s", "entropy", "-k", "5", "--probs", "both.npz:nothing"], "several arrays: probs, embedding"),
         (["-s", "entropy", "-k", "5", "--probs", "p.npy", "--out", "picks.xlsx"], "ending in .csv"),
         (["-s", "entropy", "-k", "5", "--probs", "h.npy"], "probabilities"),
     ],
@@ -209,7 +209,7 @@ def test_select_does_not_write_over_its_input(files: Path) -> None:
     before = (files / "p.npy").read_bytes()
     done = run("select", "-s", "entropy", "-k", 3, "--probs", files / "p.npy", "--out", files / "p.npy")
     assert done.returncode == 1
-    assert "input as well" in done.stderr
+    assert "also an input" in done.stderr
     assert (files / "p.npy").read_bytes() == before
 
 

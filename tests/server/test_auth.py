@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from fake_project import Browser, fake_project, running
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.server import Auth, make_app
 from labelwise.server.auth import Session, clean_name
 from labelwise.server.middleware import cookie
-from page_stand import Browser, running, stand
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    made = stand(tmp_path_factory.mktemp("guard") / "project", [f"text {row}" for row in range(20)])
+    made = fake_project(tmp_path_factory.mktemp("guard") / "project", [f"text {row}" for row in range(20)])
     yield made
     made.close()
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fake_project import Suspect, fake_project, running
 from labelwise.project import Project, Settings
 from labelwise.server import Auth
-from page_stand import Suspect, running, stand
 from private_postgres import leave_out
 
 REVIEWS = [f"Review {row}: <b>not bold</b>, and quite long. " * 4 for row in range(30)]
@@ -86,7 +86,7 @@ class Person:
 
 @pytest.fixture
 def project(tmp_path, request):
-    made = stand(tmp_path / "project", **getattr(request, "param", {"data": REVIEWS}))
+    made = fake_project(tmp_path / "project", **getattr(request, "param", {"data": REVIEWS}))
     yield made
     made.close()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fake_project import Browser, running
 from labelwise.project import Project, Settings
 from labelwise.server import Auth, make_app
-from page_stand import Browser, running
 
 SECRET = b"the secret outside of the folder"
 ODD = [

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
+from fake_project import Browser, Suspect, fake_project, heartbeat, running
 from labelwise.errors import SourceError, StoreError
 from labelwise.project.store import Task
 from labelwise.server import Auth
 from labelwise.server.routes_label import CLASS_KEYS, reason, with_keys
-from page_stand import Browser, Suspect, at_work, running, stand
 
 NASTY = "<b>bold</b> <script>alert(1)</script> <svg onload=alert(2)> \" onmouseover='x' &amp; {{ 7919*7907 }}"
 
 
-class Table:
+class Site:
     """A project, a server and the browsers on it."""
 
     def __init__(self, project, auth, address):
@@ -25,10 +25,12 @@ class Table:
 
 @pytest.fixture
 def table(tmp_path, request):
-    made = stand(tmp_path / "project", **getattr(request, "param", {"data": [f"text {row}" for row in range(12)]}))
+    made = fake_project(
+        tmp_path / "project", **getattr(request, "param", {"data": [f"text {row}" for row in range(12)]})
+    )
     auth = Auth.make(made.folder)
     with running(made, auth) as address:
-        yield Table(made, auth, address)
+        yield Site(made, auth, address)
     made.close()
 
 
@@ -165,7 +167,7 @@ def test_two_people_for_each_item_and_how_far_they_agree(table):
         for value in ("cat", "cat", "cat", "dog"):
             answer(anna, anna.get("/card").text, value)
         done = anna.get("/card").text
-        assert "Preparing" in done or "Nothing for you" in done
+        assert "Preparing" in done or "Waiting for others" in done
         for _ in range(4):
             answer(ben, ben.get("/card").text, "cat")
         assert "People agree in 75 % of 4 pairs" in ben.get("/status").text
@@ -271,7 +273,7 @@ def test_markup_inside_the_data_is_text_everywhere(table):
         first = anna.get("/card").text
         answer(anna, first, NASTY)
         table.project.doubted = [Suspect(row_of(first), NASTY, NASTY, 0.9)]
-        table.project.state = at_work(message=NASTY)
+        table.project.state = heartbeat(message=NASTY)
         table.project.excluded = [NASTY]
         pages = [anna.get(path).text for path in ("/", "/card", "/gallery", "/status", "/report", "/neighbours/1")]
         pages.append(anna.get("/gallery", params={"text": NASTY, "label": NASTY, "person": NASTY}).text)
@@ -316,14 +318,14 @@ def test_without_items_the_page_says_what_it_waits_for(table):
     with table.browser() as anna:
         for _ in range(12):
             last = answer(anna, anna.get("/card").text)
-        table.project.state = at_work("training", "preparing round 2")
+        table.project.state = heartbeat("training", "preparing round 2")
         waiting = anna.get("/card").text
         assert "Preparing the next items" in waiting
         assert "Preparing round 2" in waiting
         assert 'hx-trigger="every 1500ms"' in waiting
-        table.project.state = at_work("failed", "the disk is full")
+        table.project.state = heartbeat("failed", "the disk is full")
         assert "the disk is full" in anna.get("/card").text
-        table.project.state = at_work("idle", "every row has been picked")
+        table.project.state = heartbeat("idle", "every row has been picked")
         assert "All done" in anna.get("/card").text
         assert "Read the report" in anna.get("/").text
         assert last.is_success

@@ -58,8 +58,8 @@ def data_of(project: Project, row: int, ref: str, field: str, image: str | None)
     """The data of a task. `image` is the address of the image; by default its path."""
     if project.settings.kind == "image":
         return {"al_id": row, "al_ref": ref, field: image if image is not None else ref}
-    shown = project.view(row)
-    return {"al_id": row, "al_ref": ref, field: shown.text if shown.fields is None else dict(shown.fields)}
+    view = project.view(row)
+    return {"al_id": row, "al_ref": ref, field: view.text if view.fields is None else dict(view.fields)}
 
 
 def annotation(event: Event, control: Control) -> dict[str, Any]:

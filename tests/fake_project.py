@@ -25,20 +25,20 @@ from labelwise.project.store import Item, Pick, Round, Store
 from labelwise.server import Auth, make_app
 
 
-def at_work(state: State = "idle", message: str = "The worker waits for answers.") -> Heartbeat:
-    """A worker that has just said so."""
+def heartbeat(state: State = "idle", message: str = "The worker waits for answers.") -> Heartbeat:
+    """A heartbeat of the worker in this state."""
     return Heartbeat(state, message, 0.0, 0)
 
 
 @dataclass
-class Stand:
-    """What the page asks of a project."""
+class FakeProject:
+    """The part of a project that the page uses."""
 
     folder: Path
     settings: Settings
     store: Store
     data: list[Any]
-    state: Heartbeat = field(default_factory=at_work)
+    state: Heartbeat = field(default_factory=heartbeat)
     doubted: list[Suspect] = field(default_factory=list)
     measured: Any = None
     excluded: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Stand:
         self.store.close()
 
 
-def stand(
+def fake_project(
     folder: Path,
     data: list[Any],
     kind: str = "text",
@@ -93,7 +93,7 @@ def stand(
     task: str = "classify",
     name: str = "Pets",
     picks: int | None = None,
-) -> Stand:
+) -> FakeProject:
     """A project of `data` with one round that asks for the first `picks` rows, every fifth of them a test pick."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = Settings(name=name, kind=kind, source="data", task=task, classes=classes, people=people)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def stand(
         for row in range(asked)
     ]
     store.add_round(Round(1, "margin", "", 0, 0, {"made": time.time()}), chosen)
-    return Stand(folder, settings, store, data)
+    return FakeProject(folder, settings, store, data)
 
 
 @contextlib.contextmanager
