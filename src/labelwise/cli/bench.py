@@ -103,7 +103,7 @@ def run(
         import torch
 
         if not torch.cuda.is_available():
-            raise ArgumentError(f"{config}: device: cuda was asked for, but torch finds no GPU; use device: cpu")
+            raise ArgumentError(f"{config}: expected a GPU for cuda, but torch finds none; use device: cpu")
     for line in changed_environment(folder):
         console.print(f"[yellow]The environment has changed since the run was started:[/] {line}", highlight=False)
     steps = run_suite(suite, config.read_text(encoding="utf-8"), folder, processes)

@@ -63,7 +63,7 @@ def replay(
         "Read this with care": ONLY,
         "Model": "the project's: a linear layer on its features, trained to the optimum in each round",
     }
-    told = Presentation(
+    presentation = Presentation(
         f"{found.name}: the labelled rows replayed",
         found.metric,
         protocol,
@@ -76,5 +76,5 @@ def replay(
             f"{', '.join(plan.recipes)}: {many(len(plan.seeds), 'seed')} each, {plan.start} to {last} labels.{on}",
             highlight=False,
         )
-        taken, stopped = show_progress(plan, continue_comparison(plan, setup, out), console, told)
-        write_results(plan, taken, out, console, stopped, told)
+        records, stopped = show_progress(plan, continue_comparison(plan, setup, out), console, presentation)
+        write_results(plan, records, out, console, stopped, presentation)

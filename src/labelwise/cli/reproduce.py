@@ -65,8 +65,8 @@ def reproduce(
     for name, one in [
         (name, named(name)) for name in dict.fromkeys(names)
     ]:  # a wrong name is reported before anything runs
-        told = "nothing is run" if page else shown_time(one, setting)
-        console.print(f"[bold]{name}[/], {scale} scale: {told}", highlight=False)
+        time = "nothing is run" if page else shown_time(one, setting)
+        console.print(f"[bold]{name}[/], {scale} scale: {time}", highlight=False)
         made_by = [word for word in sys.argv[1:] if word == name or word not in names]  # of this one alone
         result = run(name, setting, out, "labelwise " + shlex.join(made_by))
         stem = name.replace("/", "-")

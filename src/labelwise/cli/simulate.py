@@ -190,7 +190,7 @@ def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, re
 
 
 def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Record]) -> None:
-    """Print a note if no model learnt anything, because labels saved then mean nothing."""
+    """Print a note if no model learns anything, because labels saved then mean nothing."""
     import numpy as np
 
     from labelwise.stats.summary import no_learning_warning

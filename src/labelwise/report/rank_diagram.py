@@ -1,4 +1,4 @@
-"""The critical-difference diagram: average ranks on a line, best left; a bar joins strategies not told apart."""
+"""Critical-difference diagram: average ranks on a line, best left; a bar joins strategies that do not differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labelwise.report.style import (
 )
 from labelwise.stats.standings import Ranks
 
-# All in inches: a row of a name, a bar, the line of ranks, the least room beside it, from the line to a name, and from
+# In inches: a row of a name, a bar, the line of ranks, the smallest margin next to it, from line to name, and from
 # a name to the edge.
 ROW, BAR, LINE, SIDE, AWAY, EDGE = 0.26, 0.17, 4.67, 1.96, 0.3, 0.12
 TEXT, TITLE = 10.5, 11.5  # points
@@ -26,7 +26,7 @@ TEXT, TITLE = 10.5, 11.5  # points
 
 @dataclass(frozen=True)
 class Span:
-    """Where ranks lie on the picture, in inches; `left` and `right` are the ends of the room for the line."""
+    """Where ranks lie on the picture, in inches; `left` and `right` are the ends of the line."""
 
     low: int
     high: int
@@ -51,8 +51,8 @@ def _draw(ranks: Ranks, title: str) -> Any:
     under = BAR * len(groups) + 0.25  # from the line down to the first name
     below = under + ROW * half + 0.1
     texts = _texts(ranks, half)
-    span = _span(ranks, _room(texts[:half]))
-    width = max(span.right + _room(texts[half:]), text_width(title, TITLE) + 3 * EDGE)
+    span = _span(ranks, _margin(texts[:half]))
+    width = max(span.right + _margin(texts[half:]), text_width(title, TITLE) + 3 * EDGE)
     with text_style(TEXT):
         figure = new_figure(width, 1.05 + below)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -69,18 +69,18 @@ def _draw(ranks: Ranks, title: str) -> Any:
 
 
 def _texts(ranks: Ranks, half: int) -> list[str]:
-    """What is written beside the line: the better half left of it, the rest right."""
+    """The texts next to the line: the better half on the left, the rest on the right."""
     pairs = [(name, f"{mean:.1f}") for name, mean in zip(ranks.names, ranks.mean)]
     return [f"{name}  {mean}" for name, mean in pairs[:half]] + [f"{mean}  {name}" for name, mean in pairs[half:]]
 
 
-def _room(texts: list[str]) -> float:
-    """The room beside the line that the longest of its names takes."""
+def _margin(texts: list[str]) -> float:
+    """The margin next to the line, as wide as the longest of its names."""
     return max([SIDE, *(text_width(text, TEXT) + AWAY + EDGE for text in texts)])
 
 
 def _span(ranks: Ranks, left: float) -> Span:
-    """The ranks that are there, on a line of a fixed length that the critical difference does not leave either."""
+    """The scale of the ranks, on a line of fixed length that also holds the critical difference."""
     low = math.floor(ranks.mean[0])
     high = max(low + 1, math.ceil(ranks.mean[-1]))
     longest = max(high - low, 0.0 if math.isnan(ranks.critical) else ranks.critical)
@@ -96,7 +96,7 @@ def _scale(axes: Any, span: Span) -> None:
 
 
 def _critical(axes: Any, ranks: Ranks, span: Span) -> None:
-    """The length of the critical difference above the line."""
+    """Draw the length of the critical difference above the line."""
     if math.isnan(ranks.critical):
         return
     axes.plot((span.left, span.at(span.low + ranks.critical)), (0.42, 0.42), color=MUTED, linewidth=2)
@@ -105,7 +105,7 @@ def _critical(axes: Any, ranks: Ranks, span: Span) -> None:
 
 
 def _names(axes: Any, ranks: Ranks, texts: list[str], under: float, span: Span) -> None:
-    """Each name at the end of an elbow from its rank."""
+    """Draw each name at the end of an elbow from its rank."""
     half = math.ceil(len(texts) / 2)
     for place, (text, mean) in enumerate(zip(texts, ranks.mean)):
         left = place < half

@@ -123,16 +123,16 @@ def text_width(text: str, points: float) -> float:
 
     with context:
         path = TextPath((0, 0), text, size=points, prop=FontProperties(family=FONT))
-    # Pixels round letters up, and each end has a little room of its own.
+    # Letters are rounded up to pixels, and each end has a small margin.
     return 1.02 * float(path.get_extents().width) / 72 + 0.1 * points / 72
 
 
-def wrap_text(text: str, room: float, points: float) -> str:
-    """The text with line breaks so that it is at most `room` inches wide; a single word may be wider."""
+def wrap_text(text: str, width: float, points: float) -> str:
+    """The text with line breaks so that it is at most `width` inches wide; a single word may be wider."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, points) <= room:
+        if lines and text_width(longer, points) <= width:
             lines[-1] = longer
         else:
             lines.append(word)

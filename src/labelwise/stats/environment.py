@@ -1,4 +1,4 @@
-"""What a run ran on: versions, device and threads, as they go into its records."""
+"""The environment of a run: versions, device and threads, as written to its records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def environment(device: str | None = None) -> dict[str, str]:
 
 
 def peak_mb() -> float:
-    """The most memory this process has held so far, in MB; 0 where the system does not say (Windows)."""
+    """The peak memory of this process so far, in MB; 0 if the system does not report it (Windows)."""
     try:
         import resource
     except ImportError:

@@ -26,7 +26,7 @@ DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Paired:
-    """One strategy beside another: how much further its curve lies on the good side, and how sure that is."""
+    """A paired test of two strategies: by how much the area of one is better, and the p value."""
 
     difference: float  # mean over seeds of the areas, signed so that more is better
     p: float  # two-sided; NaN with fewer than two seeds

@@ -74,7 +74,7 @@ def from_json(line: str) -> Record:
 
 
 def write(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
-    """Write the records, one line each, in the place of what `path` held. All or nothing."""
+    """Write the records to `path`, one line each, replacing the file atomically."""
     write_bytes(path, (_line(record) for record in records))
 
 

@@ -52,7 +52,7 @@ class Ranks:
     critical: float  # the critical difference; NaN likewise
 
     def groups(self) -> list[tuple[int, int]]:
-        """First and last place of each longest run of strategies that are not told apart."""
+        """First and last place of each longest run of strategies that do not differ significantly."""
         if math.isnan(self.critical):
             return []
         found: list[tuple[int, int]] = []
@@ -64,7 +64,7 @@ class Ranks:
 
 
 def win_tie_loss(experiments: Experiments) -> dict[tuple[str, str], Score]:
-    """The score of every ordered pair of strategies that can be told apart by their seeds on some experiment."""
+    """The score of every ordered pair of strategies with enough shared seeds on some experiment."""
     counts: dict[tuple[str, str], list[int]] = {}
     for by_strategy in experiments.values():
         names = list(by_strategy)

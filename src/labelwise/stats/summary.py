@@ -62,7 +62,7 @@ NO_MEMORY = SelectionMemory(math.nan, math.nan, False)
 
 
 def selection_memory(records: Sequence[Record]) -> SelectionMemory:
-    """What the selections of these records held; NOTHING where no record says it."""
+    """The memory of the selections of these records; NO_MEMORY if none has it."""
     notes = [record.notes.get("memory") or {} for record in records if record.picked]
     found = [note for note in notes if "above_mb" in note]
     if not found:

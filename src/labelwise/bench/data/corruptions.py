@@ -1,13 +1,13 @@
-"""Hard cases: what makes real pools hard, built into any data set. The pool is changed, the test rows never.
+"""Corruptions: what makes real pools hard, added to any data set. They change the pool, never the test rows.
 
 imbalance   classes, in a random order, keep fewer and fewer of their rows: the last keeps `share` of them
 duplicates  a `share` of the rows are `times` in the pool
 near        as duplicates, but copies differ a little: noise of `scale` deviations of each column, one word of a text
-noise       a `share` of the answers are wrong: another class at random, or the number of another row
+noise       a `share` of the labels are wrong: another class at random, or the number of another row
 outliers    rows that belong to no class are added, `share` of the pool: each column (or word) from a row of its own;
-            whoever is asked about one answers at random
+            their labels are random
 
-All of it is drawn from the seed of the data set.
+All random choices come from the seed of the data set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHARES = {"imbalance": 0.1, "duplicates": 0.2, "near": 0.2, "noise": 0.2, "outl
 
 @dataclass(frozen=True)
 class Corruption:
-    """A hard case and how hard it is."""
+    """A corruption and its strength; fields named like the keys of the suite file."""
 
     case: str
     share: float
@@ -41,7 +41,7 @@ class Corruption:
 
 
 def read_corruption(value: Any, where: str, task: str) -> Corruption | None:
-    """The hard case of a configuration: a name, or a mapping with `case`."""
+    """The corruption of a configuration: a name, or a mapping with `case`."""
     if value is None:
         return None
     section = Section({"case": value} if isinstance(value, str) else value, f"{where}: hard")
@@ -56,7 +56,7 @@ def read_corruption(value: Any, where: str, task: str) -> Corruption | None:
 
 
 def corrupt(data: Data, corruption: Corruption, seed: int) -> Data:
-    """The data set with a pool made hard."""
+    """The data set with a corrupted pool."""
     key = Key(seed).fold("hard", corruption.case)
     pool = _CASES[corruption.case](_Rows.of(data), corruption, key).pool(data)
     return replace(data, pool=pool, noisy=None)
@@ -80,15 +80,15 @@ class _Rows:
         return len(self.ids)
 
     def take(self, at: Tensor) -> Any:
-        """Inputs at these places."""
+        """Inputs at these positions."""
         return self.inputs[at] if isinstance(self.inputs, Tensor) else [self.inputs[i] for i in at.tolist()]
 
     def keep(self, at: Tensor) -> _Rows:
-        """These rows alone."""
+        """These rows only."""
         return _Rows(self.take(at), self.ids[at], self.labels[at], self.classes)
 
     def add(self, inputs: Any, labels: Tensor) -> _Rows:
-        """With more rows, under new ids that go on from the largest."""
+        """With more rows, whose ids follow the largest."""
         both = torch.cat([self.inputs, inputs]) if isinstance(self.inputs, Tensor) else [*self.inputs, *inputs]
         fresh = int(self.ids.max()) + 1 + torch.arange(len(labels))
         return _Rows(both, torch.cat([self.ids, fresh]), torch.cat([self.labels, labels]), self.classes)
@@ -101,13 +101,13 @@ class _Rows:
 def _imbalance(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
     order = key.fold("classes").numpy().permutation(rows.classes)
     steps = max(1, rows.classes - 1)
-    kept = []
+    chosen = []
     for place, number in enumerate(order.tolist()):
         own = (rows.labels == number).nonzero()[:, 0]
         count = round(len(own) * corruption.share ** (place / steps))
         drawn = key.fold("rows").uniform(rows.ids[own]).argsort()
-        kept.append(own[drawn[: max(1, count)]])
-    return rows.keep(torch.cat(kept).sort().values)
+        chosen.append(own[drawn[: max(1, count)]])
+    return rows.keep(torch.cat(chosen).sort().values)
 
 
 def _duplicates(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
@@ -153,7 +153,7 @@ def _outliers(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
 
 
 def _some(rows: _Rows, share: float, key: Key) -> Tensor:
-    """Places of a share of the rows."""
+    """Positions of a share of the rows."""
     return key.fold("some").uniform(rows.ids).argsort()[: max(1, round(share * len(rows)))].sort().values
 
 

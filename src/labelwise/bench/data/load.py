@@ -38,11 +38,11 @@ class Data:
     task: Literal["classify", "regress"]
     metric: str  # what a learning curve shows: "accuracy" or "rmse"
     pool: Pool
-    test: Pool  # its ids are its own: where there is an official test set they do not go on from the pool's
+    test: Pool  # with ids of its own, unrelated to those of the pool
     classes: tuple[str, ...] | None
-    noisy: Tensor | None  # a crowd's label of each pool row, where there is one
+    noisy: Tensor | None  # a crowd's label of each pool row, if known
     licence: str
-    valid: Pool | None = None  # labelled rows beside the pool, which nobody pays for
+    valid: Pool | None = None  # labelled validation rows outside the pool, which do not count as labels
 
     @property
     def labels(self) -> Tensor:
@@ -62,7 +62,7 @@ class Data:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Which rows to take: `limit` of each part at most, and the same ones for the same seed."""
+    """Which rows to take: at most `limit` of each part, the same ones for the same seed."""
 
     key: Key
     limit: int | None
@@ -200,7 +200,7 @@ def _pixels(pixels: np.ndarray, labels: np.ndarray, classes: tuple[str, ...], cu
 
 
 def _encoded(files: list[Path], cut: _Cut, part: str) -> Pool:
-    """Images of Parquet files; only the rows that are kept are decoded."""
+    """Images of Parquet files; only selected rows are decoded."""
     read = read_files(files, Columns(image="image", label="label"), 32, torch.float32, "auto", "stop")
     assert isinstance(read.source, ImageSource), "the image column was asked for"
     rows = cut.some(read.numbers, part)

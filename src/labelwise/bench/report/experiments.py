@@ -22,7 +22,7 @@ class Experiment:
     records: tuple[Record, ...]
     curves: dict[str, Curves]
     table: Table
-    warning: str  # why the experiment does not count: no model learnt anything; empty where it counts
+    warning: str  # why the experiment does not count (no model learns anything); empty if it counts
     levels: tuple[float, ...] = ()  # levels of interest, at which labels are counted too
 
     @property

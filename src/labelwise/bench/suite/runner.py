@@ -167,7 +167,7 @@ BY_PERSON = ("parkinsons",)  # split by person: how many rows the pool has depen
 
 
 def check_labels(datasets: Iterable[DataSpec]) -> None:
-    """Raise where a data set is asked for more labels than its pool can have; a job checks the pool it has loaded."""
+    """Raise if a data set needs more labels than its pool can have; a job checks the pool again once loaded."""
     found = []
     for spec in datasets:
         wanted, most = spec.start + spec.k * spec.rounds, most_rows(spec)
@@ -181,7 +181,7 @@ def check_labels(datasets: Iterable[DataSpec]) -> None:
 
 
 def most_rows(spec: DataSpec) -> int:
-    """The number of rows that the pool of a data set cannot exceed: limit, hard case and rows set aside counted in."""
+    """The number of rows that the pool of a data set cannot exceed: with limit, corruption and validation rows."""
     most = _most(dataset_entry(spec.name))
     if spec.limit is not None:
         most = min(most, spec.limit)

@@ -245,7 +245,7 @@ def _check_strategy(spec: StrategySpec, section: Section) -> None:
 
 
 def _why_not(data: DataSpec, model: registry.ModelSpec, spec: StrategySpec) -> str | None:
-    """Why a strategy is skipped on a data set and model; "" if it was not asked for there, None if it runs."""
+    """Why a strategy is skipped on a data set and model; "" if the suite does not want it there, None if it runs."""
     if spec.datasets is not None and data.label not in spec.datasets:
         return ""
     if spec.name in data.without or spec.label in data.without:
