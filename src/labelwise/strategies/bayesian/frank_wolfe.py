@@ -105,7 +105,10 @@ class Path:
 
     def step(self, row: Row) -> bool:
         """Take a step towards a row. Returns False where it leads nowhere."""
-        gap_J, gamma = self.next_gap(row, self.gap_J)
+        return self.move(row, *self.next_gap(row, self.gap_J))
+
+    def move(self, row: Row, gap_J: Tensor, gamma: float) -> bool:
+        """Take the step towards a row that `next_gap` gives. Returns False where it leads nowhere."""
         if not self.record(Step(row.id, row.score, row.sigma, gamma)):
             return False
         self.gap_J = gap_J
@@ -192,7 +195,7 @@ class SketchSteps:
 
         `self._likely` is how many are likely to be right, for pools where the bound rules nothing out after a few.
         """
-        guess, gap_J, least = _Guess([], []), path.gap_J, math.inf
+        guess, gap_J, least = _Guess([], [], []), path.gap_J, math.inf
         width = len(self._basis_WJ) / len(gap_J)
         first = _Gap(self._basis_WJ, gap_J)
         while len(guess.rows) < min(self._tuning.lookahead, max_steps):
@@ -202,6 +205,7 @@ class SketchSteps:
             guess.rows.append(row)
             guess.gaps.append(gap_J)
             gap_J, gamma = path.next_gap(row, gap_J)
+            guess.moves.append((gap_J, gamma))
             steps, marked = len(guess.rows), sum(count for _, count in found) / self._pool.n
             cost = width + (1 + marked * (GATHER_COST + PRODUCT_COST * steps)) / steps
             worst = width + (1 + GATHER_COST + PRODUCT_COST * self._likely) / self._likely
@@ -219,8 +223,10 @@ class SketchSteps:
         shards = self._pool.map(functools.partial(highest_marked, torch.stack(guess.gaps), self._slack))
         for number, row in enumerate(guess.rows):
             best = _highest([one for found in shards for one in found[number]], self._slack)
-            is_right = best.id == row.id
-            if not path.step(row._replace(score=best.score) if is_right else self._with_vector(best)) or not is_right:
+            if best.id != row.id:
+                path.step(self._with_vector(best))
+                return number
+            if not path.move(row._replace(score=best.score), *guess.moves[number]):
                 return number
             if path.distinct >= k:
                 break
@@ -262,10 +268,11 @@ BACKENDS: tuple[type[SketchSteps] | type[DeviceRuns], ...] = (DeviceRuns, Sketch
 
 
 class _Guess(NamedTuple):
-    """Guessed steps, and the gap before each of them if those before it are right."""
+    """Guessed steps, the gap before each of them if those before it are right, and the gap after it with its size."""
 
     rows: list[Row]
     gaps: list[Tensor]
+    moves: list[tuple[Tensor, float]]
 
 
 def _highest(rows: list[R], slack: float) -> R:
