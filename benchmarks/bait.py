@@ -151,9 +151,9 @@ def main() -> None:
     reader.add_argument("--out", type=Path, help="measure all cases and write the page there")
     args = reader.parse_args()
     torch.set_num_threads(args.threads)
-    own = ((args.rows, args.columns, args.classes, args.picks, args.whole),)
+    from_arguments = ((args.rows, args.columns, args.classes, args.picks, args.whole),)
     found = []
-    for rows, columns, classes, picks, whole in CASES if args.out else own:
+    for rows, columns, classes, picks, whole in CASES if args.out else from_arguments:
         found.append(measure(rows, columns, classes, picks, whole, args.chunks))
         print(json.dumps(found[-1]), flush=True)
     if args.out:

@@ -1,6 +1,6 @@
 """batchbald and acs-fw compared with the peers and with plain forms of the same methods; bald for its time alone.
 
-    python benchmarks/peers.py setup      once: the peers, in environments of their own (.peers, .peers/numpy1)
+    python benchmarks/peers.py setup      once: the peers, in separate environments (.peers, .peers/numpy1)
     python benchmarks/bayes.py            writes docs/results/bayes.md; most of an hour of one core
     python benchmarks/bayes.py --only batchbald --smaller 20 10     the slowest at 500 and 1,000 rows
     python benchmarks/bayes.py --quick    tiny shapes, to see that everything runs; prints the page
@@ -32,7 +32,7 @@ from torch import Tensor
 import peers
 
 CONFIGURATIONS = 10_000
-EXACT = 5  # picks until which C^t configurations of t labels are at most so many, for 10 classes
+EXACT = 5  # picks with at most CONFIGURATIONS configurations, for 10 classes
 SECONDS = 1800  # of the clock, for one measurement
 SLOW = ("batchbald_redux",)  # measured with fewer rows where `--smaller` asks for it
 OUT = Path(__file__).resolve().parent.parent / "docs" / "results" / "bayes.md"

@@ -6,7 +6,7 @@
     python benchmarks/bss.py stop [--runs 5000]         the bias that the exact budget adds to it
     python benchmarks/bss.py train [--weights off]      a network on digits, weights on or off
     python benchmarks/bss.py speed [--rows 1000000]     CPU seconds, memory and passes' worth of matrix products
-    python benchmarks/bss.py page --out docs/results/bss.md     the page, and what it was made from beside it as JSON
+    python benchmarks/bss.py page --out docs/results/bss.md     the page, and its numbers as JSON
 
 Each prints a Markdown table; the page has those of `PAGE`, one after the other, each with its command.
 """
@@ -39,7 +39,7 @@ from measure import forget_peak, peak
 # B is decomposed for every E, or after 4 d draws.
 TUNINGS = (Tuning(exact_rank=48, rows_per_rank=0.0), Tuning(exact_rank=0, rows_per_rank=4.0))
 KINDS = ("gaussian", "heavy-tailed", "clustered", "nearly singular")
-PAGE = (  # title where a part begins, what is said of the table, and the words that make it
+PAGE = (  # title where a part begins, text above the table, and the arguments that make it
     ("A million rows", "The target is 60 passes' worth of matrix products and 1 GB.", "speed"),
     (
         "Barriers",
@@ -199,7 +199,7 @@ def _model(kind: str, seed: int, n: int = 3000, d: int = 6) -> tuple[np.ndarray,
 
 
 def stop(options: argparse.Namespace) -> None:
-    """The bias that ending before row k + 1 adds to draws by leverage, beside ending after a fixed number of draws."""
+    """The bias that ending before row k + 1 adds to draws by leverage, compared with a fixed number of draws."""
     print("| features | pool | k | of | bias / truth, exact budget | bias / spread | fixed draws | bias / spread |")
     print("|---|---|---|---|---|---|---|---|")
     for kind in ("gaussian", "heavy-tailed"):
@@ -249,7 +249,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Selections of a basis of 256, in CPU seconds beside those of one product X^T X, measured before and after.
+    """Selections of a basis of 256, in CPU seconds compared with one product X^T X, measured before and after.
 
     `--only volume-greedy` is the D-optimal design.
     """
@@ -295,19 +295,19 @@ SIMULATIONS = {"barriers": barriers, "fit": fit, "estimate": estimate, "stop": s
 
 
 def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:
-    """Run every part, and write the page and the JSON beside it; after each part, so that nothing is lost."""
+    """Run every part, and write the page and its JSON; after each part, so that nothing is lost."""
     about: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/bss.py", "page", "--out", out.as_posix()]),
         "environment": {**environment("cpu"), "cores": str(os.cpu_count())},
         "tables": [],
     }
-    for title, said, words in parts:
+    for title, text, words in parts:
         began, shown = time.process_time(), io.StringIO()
         with contextlib.redirect_stdout(shown):
             options = parsed(words.split())
             SIMULATIONS[options.what](options)
         spent = round(time.process_time() - began)
-        about["tables"].append({"title": title, "said": said, "words": words, "cpu_seconds": spent, **_read(shown)})
+        about["tables"].append({"title": title, "said": text, "words": words, "cpu_seconds": spent, **_read(shown)})
         print(f"{words}: {spent} CPU s", flush=True)
         write_text(out.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
         write_text(out, page_text(about, len(parts)))

@@ -60,7 +60,7 @@ from labelwise.strategies.bayesian.kernels.torch import (
 )
 
 TINY = 1e-100  # a scale this small is multiplied out
-SKETCH_WIDTH, SKETCH_SHARE = 128, 16  # numbers of a sketch: at most so many, and one in SKETCH_SHARE of a vector
+SKETCH_WIDTH, SKETCH_SHARE = 128, 16  # numbers of a sketch: the maximum, and the share of a vector
 BASIS_SAMPLE = 2048  # rows from which the basis is found
 # Cost of a marked row, and of each product with it, in reads of a row in order.
 GATHER_COST, PRODUCT_COST = 2.5, 0.09
