@@ -43,7 +43,7 @@ def names() -> list[str]:
 def get(strategy: str | Strategy, **parameters: Any) -> Strategy:
     """The strategy of this name, with default parameters where none are given. A Strategy is returned unchanged.
 
-    >>> get("bait", oversample=3).oversample
+    >>> get("bait", oversample=3.0).oversample
     3.0
     """
     if isinstance(strategy, Strategy):
