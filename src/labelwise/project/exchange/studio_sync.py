@@ -62,7 +62,7 @@ class PullResult:
 
 
 def push(
-    ours: Project,
+    project: Project,
     client: Client,
     *,
     round: int | None = None,
@@ -72,33 +72,35 @@ def push(
     """Make a task for each pick of a round that needs an answer and has no task yet.
 
     Args:
-        ours: the project.
+        project: the project.
         client: the connection to Label Studio.
         round: number of the round; the last one if None.
         project_id: the project of Label Studio; the one of the last push, or a new one, if None.
         image_url: the prefix under which Label Studio finds the images; without it they are put into the tasks.
     """
-    store = ours.store
+    store = project.store
     rounds = {one.number: one for one in store.rounds()}
     if not rounds:
         raise StoreError("there is no round yet. Open the project with `labelwise resume`, which makes the first one")
     number = max(rounds) if round is None else round
     if number not in rounds:
         raise ArgumentError(f"--round {number} does not exist; there are rounds {min(rounds)} to {max(rounds)}")
-    if image_url is not None and ours.settings.kind != "image":
+    if image_url is not None and project.settings.kind != "image":
         raise ArgumentError("--image-url works only with a project of images")
-    link = find_or_create_project(ours, client, project_id)
+    link = find_or_create_project(project, client, project_id)
     assert link.project is not None
-    control = control_in(client.get(f"/api/projects/{link.project}/"), ours, classes_of(ours))
+    control = control_in(client.get(f"/api/projects/{link.project}/"), project, classes_of(project))
     existing = {_row(task, link.key) for task in client.tasks(link.project)}
     picks = store.picks(number)
-    closed = _closed(ours)
+    closed = _closed(project)
     wanted = [one for one in picks if one.row not in existing and one.row not in closed]
     refs = {item.row: item.ref for item in store.items([one.row for one in wanted])} if wanted else {}
     tasks, faults = [], []
     for one in wanted:
         try:
-            data = data_of(ours, one.row, refs[one.row], control.field, _image(ours, one.row, refs[one.row], image_url))
+            data = data_of(
+                project, one.row, refs[one.row], control.field, _image(project, one.row, refs[one.row], image_url)
+            )
         except SourceError as error:
             faults.append(str(error))
             continue
@@ -112,16 +114,16 @@ def push(
     return PushResult(link.project, client.url, number, len(tasks), had_task, answered, tuple(faults))
 
 
-def pull(ours: Project, client: Client, *, project_id: int | None = None, add_classes: bool = False) -> PullResult:
+def pull(project: Project, client: Client, *, project_id: int | None = None, add_classes: bool = False) -> PullResult:
     """Import the labels and skips people gave in Label Studio, each in the name of its person, with the time taken.
 
     Args:
-        ours: the project.
+        project: the project.
         client: the connection to Label Studio.
         project_id: the project of Label Studio; must be the one of the last push.
         add_classes: add classes that the project does not have.
     """
-    link = read_link(ours.folder)
+    link = read_link(project.folder)
     if link is None:
         raise StoreError("this project has not been pushed to Label Studio, so there is nothing to pull. Push first")
     if link.url != client.url or (project_id is not None and project_id != link.project):
@@ -130,7 +132,9 @@ def pull(ours: Project, client: Client, *, project_id: int | None = None, add_cl
         )
     if link.project is None:
         raise StoreError("the last push was interrupted before its project was created. Push again")
-    importer = _Importer(ours, control_in(client.get(f"/api/projects/{link.project}/"), ours, ()), client.people())
+    importer = _Importer(
+        project, control_in(client.get(f"/api/projects/{link.project}/"), project, ()), client.people()
+    )
     for task in client.tasks(link.project):
         row = _row(task, link.key)
         if row is None:
@@ -143,14 +147,14 @@ def pull(ours: Project, client: Client, *, project_id: int | None = None, add_cl
 class _Importer:
     """Imports the annotations of one task after the other."""
 
-    def __init__(self, ours: Project, control: Control, people: dict[int, str]):
+    def __init__(self, project: Project, control: Control, people: dict[int, str]):
         self.result = PullResult()
-        self._ours, self._control, self._people = ours, control, people
-        events = ours.store.events()
+        self._project, self._control, self._people = project, control, people
+        events = project.store.events()
         self._tokens = {event.token for event in events}
         self._ballots = ballots(events)
-        self._classes = ours.store.classes()
-        self._items = {item.row for item in ours.store.items()}
+        self._classes = project.store.classes()
+        self._items = {item.row for item in project.store.items()}
 
     def add(self, task: dict[str, Any], row: int, add_classes: bool) -> None:
         """Import the annotations of a task, the latest of each person."""
@@ -177,27 +181,27 @@ class _Importer:
             self.result.known += 1
             return
         seconds = seconds_of(lead_time)
-        self._ours.store.change(who, row, "skip" if value is None else "label", value, token, seconds=seconds)
+        self._project.store.change(who, row, "skip" if value is None else "label", value, token, seconds=seconds)
         self.result.people.add(who)
         self.result.labels += value is not None
         self.result.skips += value is None
 
     def _usable(self, value: str, who: str, task: int, add_classes: bool) -> bool:
         """Whether the project accepts this label. A missing class is added if `add_classes` is set."""
-        if self._ours.settings.task == "regress" or value in self._classes:
+        if self._project.settings.task == "regress" or value in self._classes:
             return True
         if not add_classes and self._classes:
             self.result.unknown_classes[value] = self.result.unknown_classes.get(value, 0) + 1
             return False
-        self._ours.store.add_class(value, who)
+        self._project.store.add_class(value, who)
         self._classes.append(value)
         return True
 
 
-def _closed(ours: Project) -> set[int]:
+def _closed(project: Project) -> set[int]:
     """Rows with as many answers as the project needs; a skip is not an answer."""
-    counted = ballots(ours.store.events()).items()
-    return {row for row, by in counted if sum(one.kind != "skip" for one in by.values()) >= ours.store.people}
+    counted = ballots(project.store.events()).items()
+    return {row for row, by in counted if sum(one.kind != "skip" for one in by.values()) >= project.store.people}
 
 
 def _row(task: dict[str, Any], key: str) -> int | None:
@@ -212,13 +216,13 @@ def _who(annotation: dict[str, Any], people: dict[int, str]) -> str:
     return people[by] if isinstance(by, int) and by in people else person(by)
 
 
-def _image(ours: Project, row: int, ref: str, image_url: str | None) -> str | None:
+def _image(project: Project, row: int, ref: str, image_url: str | None) -> str | None:
     """The address of an image for Label Studio, or the image itself as a data URL."""
-    if ours.settings.kind != "image":
+    if project.settings.kind != "image":
         return None
     if image_url is not None:
         return image_address(image_url, ref)
-    encoded = ours.image(row, SIZE)
+    encoded = project.image(row, SIZE)
     kind = "png" if encoded.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
 
@@ -246,29 +250,29 @@ def read_link(folder: Path) -> StudioLink | None:
         raise StoreError(f"{path} cannot be read ({error}). Remove it to push to a new project") from error
 
 
-def find_or_create_project(ours: Project, client: Client, number: int | None) -> StudioLink:
+def find_or_create_project(project: Project, client: Client, number: int | None) -> StudioLink:
     """The project of Label Studio to push to: the given one, the one of the last push, or a new one.
 
     The key is written before the project is created, and is part of it. So if a push is interrupted in between, the
     next one finds the project.
     """
-    known = read_link(ours.folder)
+    known = read_link(project.folder)
     if known is not None and known.url != client.url and number is None:
         raise StoreError(f"this project is linked to {known.url}, not to {client.url}. To move it, pass --project-id")
     link = known or StudioLink(client.url, secrets.token_hex(8))
     if number is not None and (link.url, link.project) != (client.url, number):
         client.get(f"/api/projects/{number}/")  # fails if there is none
         link = replace(link, url=client.url, project=number)
-    _write(ours.folder, link)
+    _write(project.folder, link)
     if link.project is None:
-        link = replace(link, project=_find(client, link.key) or _create(ours, client, link.key))
-        _write(ours.folder, link)
+        link = replace(link, project=_find(client, link.key) or _create(project, client, link.key))
+        _write(project.folder, link)
     return link
 
 
-def control_in(theirs: dict[str, Any], ours: Project, classes: Sequence[str]) -> Control:
+def control_in(theirs: dict[str, Any], project: Project, classes: Sequence[str]) -> Control:
     """The control of a labelling configuration that accepts the labels of the project. LabelError if there is none."""
-    wanted = "Choices" if ours.settings.task == "classify" else "Number"
+    wanted = "Choices" if project.settings.task == "classify" else "Number"
     title = f"project {theirs.get('id')} ({theirs.get('title')})"
     for name, one in (theirs.get("parsed_label_config") or {}).items():
         if one.get("type") != wanted or not one.get("inputs"):
@@ -279,7 +283,7 @@ def control_in(theirs: dict[str, Any], ours: Project, classes: Sequence[str]) ->
                 f"{title} has no choice {', '.join(map(repr, missing[:5]))}. Add it to the labelling configuration, or "
                 "push to a new project"
             )
-        return Control(name, one["to_name"][0], one["inputs"][0]["value"], ours.settings.task)
+        return Control(name, one["to_name"][0], one["inputs"][0]["value"], project.settings.task)
     raise LabelError(f"{title} has no <{wanted}> in its labelling configuration for these labels. Check --project-id")
 
 
@@ -287,20 +291,20 @@ def _find(client: Client, key: str) -> int | None:
     return next((int(one["id"]) for one in client.projects() if key in str(one.get("description") or "")), None)
 
 
-def _create(ours: Project, client: Client, key: str) -> int:
-    classes = classes_of(ours)
-    if ours.settings.task == "classify" and not classes:
+def _create(project: Project, client: Client, key: str) -> int:
+    classes = classes_of(project)
+    if project.settings.task == "classify" and not classes:
         raise LabelError(
             "the project has no classes yet, so there would be nothing to choose in Label Studio. Add classes first"
         )
-    title = ours.settings.name[:50].strip()
+    title = project.settings.name[:50].strip()
     wanted: dict[str, Any] = {
         "title": title if len(title) >= 3 else f"{title} labels",
         "description": f"Labels chosen by Labelwise. Key: {key}",
-        "label_config": config(ours, classes),
+        "label_config": config(project, classes),
     }
-    if ours.settings.people > 1:
-        wanted["maximum_annotations"] = ours.settings.people
+    if project.settings.people > 1:
+        wanted["maximum_annotations"] = project.settings.people
     return int(client.post("/api/projects/", wanted)["id"])
 
 

@@ -1,4 +1,4 @@
-"""The meter: how good the model is, what random labels would have given, and whether to go on. With intervals.
+"""The meter: how good the model is, what random labels would have given, and whether to continue. With intervals.
 
 Everything comes from the test slice: rows drawn uniformly at random and never trained on. Labels of the slice are
 counted on neither side, because random labelling needs test rows as well.
@@ -193,7 +193,7 @@ def _stop(history: History, score: Span | None, ahead: Span | None, metric: Metr
     if history.free == 0:
         return True, "every item that could be chosen has been chosen."
     if ahead is None or score is None:
-        return False, "go on: there are too few test items or rounds to estimate what more labels would bring."
+        return False, "continue: there are too few test items or rounds to estimate what more labels would bring."
     worth = WORTH[metric] * (1.0 if metric == "accuracy" else score.value)
     most = ahead.high if ahead.high is not None else math.inf
     more = min(HORIZON, history.free)
@@ -202,7 +202,7 @@ def _stop(history: History, score: Span | None, ahead: Span | None, metric: Metr
     if most < worth:
         least = _amount(worth, metric)
         return True, f"the next {more} labels are expected to bring {expected}; that is less than {least}."
-    return False, f"go on: the next {more} labels are expected to bring {expected}."
+    return False, f"continue: the next {more} labels are expected to bring {expected}."
 
 
 def _amount(value: float, metric: Metric) -> str:

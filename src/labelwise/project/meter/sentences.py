@@ -63,15 +63,15 @@ def sentences(meter: Meter) -> list[str]:
     score = "not known yet, because no test item has a label."
     if meter.score is not None:
         score = f"{_with_interval(meter, meter.score)} on {meter.test} test items, after {meter.labels} labels."
-    said = [f"{_metric_name(meter)}: {score}"]
+    lines = [f"{_metric_name(meter)}: {score}"]
     if saving(meter):
-        said.append(saving(meter))
+        lines.append(saving(meter))
     if meter.control is not None:
         how = " (extrapolated)" if meter.beyond else ""
-        said.append(f"{meter.labels} random labels would have given {_with_interval(meter, meter.control)}{how}.")
+        lines.append(f"{meter.labels} random labels would have given {_with_interval(meter, meter.control)}{how}.")
     if meter.gain is not None:
-        said.append(f"The next {meter.batch} labels are expected to bring {_gain(meter, meter.gain)}.")
-    return [*said, advice(meter)]
+        lines.append(f"The next {meter.batch} labels are expected to bring {_gain(meter, meter.gain)}.")
+    return [*lines, advice(meter)]
 
 
 def advice(meter: Meter) -> str:
