@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ Prox = Literal["exact", "paper"]
 # of them is cut to fewer bits, so that the same rows are chosen in any order, in any block, and copies of a row are
 # tied.
 KEY_BITS, STEP_BITS, MEAN_BITS = 32, 30, 36
+# A float on the CPU, where calls of torch cost more than the arithmetic; a tensor on an accelerator, so nothing waits.
+Scalar = Tensor | float
 
 
 # ---- the weight update ----------------------------------------------------------------------------------------------
@@ -45,27 +47,34 @@ class Support(Protocol):
 
     w: Tensor  # (S,)
 
-    def last(self) -> tuple[Tensor, Tensor]:
+    def last(self) -> tuple[Scalar, Scalar]:
         """<phi, R> and |phi|^2 of the row that was added last, whose weight is still 0."""
 
-    def set_last(self, weight: Tensor) -> None:
+    def set_last(self, weight: Any) -> None:
         """Give that row its weight; R moves along it. Follows `last`."""
 
     def slope(self) -> Tensor:
         """<phi_i, R> of each row (S,)."""
 
-    def curvature(self, u: Tensor) -> Tensor:
+    def curvature(self, u: Tensor) -> Scalar:
         """|Phi u|^2 for a direction u (S,)."""
 
-    def move(self, mu: Tensor, w: Tensor, cut: Tensor) -> None:
+    def move(self, mu: Any, w: Tensor, cut: Tensor) -> None:
         """Set the weights to w, which are the old ones - mu u - cut; R moves along. Follows `curvature(u)`."""
 
 
-def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
+def scalar(x: Tensor) -> Scalar:
+    """A tensor of one number as a `Scalar`."""
+    return x if is_accelerator(x.device) else float(x)
+
+
+def line_search(slope: Any, curvature: Any) -> Any:
     """The step along a direction that minimises f1 (algorithm 4), from its numerator and denominator.
 
     A direction in which f1 does not change at all has both equal to zero, and the step is zero.
     """
+    if isinstance(curvature, float):
+        return slope / curvature if curvature > 0 else 0.0
     return torch.where(curvature > 0, slope / curvature, 0.0)
 
 
@@ -73,7 +82,7 @@ def update_weights(support: Support, beta: float, noise: float, unit: bool = Fal
     """The weights after a row was added (algorithm 1, lines 5 to 7). With `unit`, its weight is 1 and others stay."""
     slope, square = support.last()
     if unit:
-        support.set_last(torch.ones_like(slope))
+        support.set_last(0 * slope + 1)
     else:
         support.set_last(-line_search(slope - beta, square + beta))
         debias(support, beta, noise)
@@ -82,21 +91,21 @@ def update_weights(support: Support, beta: float, noise: float, unit: bool = Fal
 def debias(support: Support, beta: float, noise: float) -> None:
     """One step down the gradient of f1 within the support (algorithm 5), then negative weights to zero."""
     u, mu = debias_step(support, beta, noise)
-    w = torch.addcmul(support.w, u, mu, value=-1)
+    w = support.w - mu * u
     cut = w.clamp(max=0)
     support.move(mu, w - cut, cut)
 
 
-def debias_step(support: Support, beta: float, noise: float) -> tuple[Tensor, Tensor]:
+def debias_step(support: Support, beta: float, noise: float) -> tuple[Tensor, Any]:
     """The direction u (S,) of the de-bias step and its length: weights go to w - mu u.
 
     A gradient whose entries are all below `noise` is rounding; without beta it may point where f1 does not change.
     """
     w = support.w
     u = torch.add(support.slope(), w - 1, alpha=beta).mul_(2).masked_fill_(w == 0, 0.0)
-    square = u @ u
-    mu = line_search(square / 2, torch.add(support.curvature(u), square, alpha=beta))
-    return u, mu * (torch.linalg.vector_norm(u, torch.inf) > noise)
+    square = scalar(u @ u)
+    mu = line_search(square / 2, support.curvature(u) + beta * square)
+    return u, mu * (scalar(torch.linalg.vector_norm(u, torch.inf)) > noise)
 
 
 class ResidualSupport:
@@ -108,14 +117,14 @@ class ResidualSupport:
     def __init__(self, g: Factored, w: Tensor, r_AB: Tensor, k: int, near_one: float = 1.0):
         self.g, self.w, self.r_AB, self._k, self._near_one = g, w, r_AB, k, near_one
 
-    def last(self) -> tuple[Tensor, Tensor]:
+    def last(self) -> tuple[Scalar, Scalar]:
         row = wide(self.g[len(self.g) - 1 :])
         phi_AB = self._last_phi = row.left.T @ row.right / self._k
-        return (phi_AB * self.r_AB).sum(), phi_AB.square().sum()
+        return scalar((phi_AB * self.r_AB).sum()), scalar(phi_AB.square().sum())
 
-    def set_last(self, weight: Tensor) -> None:
+    def set_last(self, weight: Any) -> None:
         self.w[-1] = weight
-        self.r_AB = torch.addcmul(self.r_AB, self._last_phi, weight)
+        self.r_AB = self.r_AB + weight * self._last_phi
 
     def slope(self) -> Tensor:
         if self.g.right.dtype == torch.float64:
@@ -123,12 +132,12 @@ class ResidualSupport:
         r_AB = (self.r_AB * self._near_one).to(self.g.right.dtype)
         return forward(self.g, r_AB).double().div_(self._k * self._near_one)
 
-    def curvature(self, u: Tensor) -> Tensor:
+    def curvature(self, u: Tensor) -> Scalar:
         self._along_AB = adjoint(self.g, u) / self._k
-        return self._along_AB.square().sum()
+        return scalar(self._along_AB.square().sum())
 
-    def move(self, mu: Tensor, w: Tensor, cut: Tensor) -> None:
-        self.r_AB = torch.addcmul(self.r_AB, self._along_AB, mu, value=-1)
+    def move(self, mu: Any, w: Tensor, cut: Tensor) -> None:
+        self.r_AB = self.r_AB - mu * self._along_AB
         if is_accelerator(cut.device) or bool(cut.any()):  # a device would wait for the answer
             self.r_AB = self.r_AB - adjoint(self.g, cut) / self._k
         self.w.copy_(w)
