@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from labelwise import cli
 from labelwise.cli import app, label
-from labelwise.cli.bench import _last_words
+from labelwise.cli.bench import _error_line
 from labelwise.cli.interrupted import Stopped
 from labelwise.errors import ArgumentError, LabelwiseError, SourceError, StoreError
 from labelwise.project import Project, Settings
@@ -210,7 +210,7 @@ def test_a_run_keeps_to_its_folder_and_failures_say_all_their_words(tmp_path: Pa
     assert "the name of a folder" in str(found.exception)
     odd = CliRunner().invoke(app, ["bench", "run", str(tmp_path / "c.yaml"), "--plan", "--out", "runs [/old]"])
     assert "in runs [/old]" in odd.output
-    assert _last_words("Traceback\n  File\nE: needs x with:\n    pip install x\n") == "E: needs x with: pip install x"
+    assert _error_line("Traceback\n  File\nE: needs x with:\n    pip install x\n") == "E: needs x with: pip install x"
 
 
 def test_a_store_that_cannot_be_written_is_not_taken_for_one_that_is_there(folder: Path) -> None:
