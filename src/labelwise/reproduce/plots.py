@@ -132,7 +132,7 @@ def _figure(panels: int) -> tuple[Any, list[Any]]:
 
 
 def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
-    """The names of all panels under them, where they cover no line and no band, and what is said under the names.
+    """Draw one legend for all panels under them, and a caption under the legend.
 
     There are as few rows as hold every name whole: the width of a name is measured, not guessed from its letters.
     """
@@ -148,7 +148,7 @@ def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
             ncols=math.ceil(len(handles) / rows),
             frameon=False,
             borderaxespad=0,
-            handlelength=3,  # so that strokes can be told apart
+            handlelength=3,  # long enough to distinguish strokes
         )
         legend.set_in_layout(False)
         if legend.get_window_extent().width < 0.98 * figure.bbox.width or rows == len(handles):
@@ -158,7 +158,7 @@ def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
 
 
 def _under(figure: Any, legend: Any, said: str) -> None:
-    """Make the figure higher by the names and what is said under them, so that the panels keep their size."""
+    """Make the figure higher by legend and caption, so that the panels keep their size."""
     text = wrap_text(said, figure.get_figwidth() - 0.3, SMALL)
     below = (text.count("\n") + 1) * 1.35 * SMALL / 72 + 0.06 if text else 0.0  # inches
     names = legend.get_window_extent().height / figure.dpi

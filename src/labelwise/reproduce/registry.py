@@ -68,10 +68,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out: numbers that go into JSON, a picture (PNG), and what they say in a few sentences.
+    """The result of a reproduction.
 
-    `table` is Markdown for the page, `records` every round of every run, where there are any, `differences` how what
-    was run differs from the paper.
+    Attributes:
+        numbers: for the JSON.
+        picture: PNG.
+        verdict: a few sentences.
+        table: Markdown for the page.
+        records: every round of every run, if there are any.
+        differences: from the paper.
     """
 
     numbers: dict[str, Any]
@@ -84,7 +89,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table or figure of a paper; `why` says why it is not run, where it is not."""
+    """A table or figure of a paper; `why` tells why it cannot be run, if so."""
 
     name: str  # paper/figure
     paper: str
@@ -98,7 +103,7 @@ class Reproduction:
 
 
 def device_of(setting: Setting) -> str:
-    """The device of a setting; CUDA where it is there and nothing is said."""
+    """The device of a setting; CUDA by default if available."""
     import torch
 
     if setting.device not in (None, "cpu", "cuda"):
@@ -107,13 +112,17 @@ def device_of(setting: Setting) -> str:
 
 
 def reproductions() -> dict[str, Reproduction]:
-    """Every table and figure of the papers, by name, those that are not run too."""
+    """Every table and figure of the papers by name, including those that cannot be run."""
     found = [one for module in MODULES for one in importlib.import_module(module).REPRODUCTIONS]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 
 def named(name: str) -> Reproduction:
-    """The reproduction of this name, if it is one that is run."""
+    """The reproduction of this name.
+
+    Raises:
+        ArgumentError: there is none, or it cannot be run.
+    """
     every = reproductions()
     if name not in every:
         raise ArgumentError(f"there is no reproduction {name!r}; there are: {', '.join(every)}")
@@ -133,7 +142,7 @@ def shown_time(one: Reproduction, setting: Setting) -> str:
 
 
 def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> Result:
-    """Run one and write what came out into `folder`, "/" in the name becoming "-".
+    """Run a reproduction and write its result into `folder`, with "-" for "/" in the file names.
 
     NAME.png, NAME.json (with the setting), NAME.md (the page), NAME.jsonl.gz (records, where there are any), and
     README.md, which puts the pages of all reproductions in the folder together. `command` is what the page says to run.
@@ -163,7 +172,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         lines = "".join(record.to_json() + "\n" for record in result.records)
         write_bytes(folder / f"{stem}.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
     write_text(folder / f"{stem}.md", _page(stem, about, result))
-    write_text(folder / "README.md", _together(folder))
+    write_text(folder / "README.md", _index_page(folder))
     return result
 
 
@@ -179,7 +188,7 @@ def _with_saved(setting: Setting, one: Reproduction, folder: Path, stem: str) ->
 
 
 def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) -> dict[str, Any]:
-    """What was run, by what and where; a page that was made again says by what, and the rest as it was."""
+    """What was run, with command and environment; a page made again keeps those of its records."""
     about: dict[str, Any] = {"name": one.name, "what": one.what, "paper": one.paper, "scale": setting.scale}
     about |= {"paper_compat": setting.paper_compat, "seed": setting.seed, "command": setting.command}
     about |= {"cpu_seconds": seconds, "environment": result.numbers.get("environment", environment())}
@@ -195,7 +204,7 @@ def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) ->
 
 
 def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
-    """Whether numbers and records of a table are next to its page, and of the same setting."""
+    """Whether the folder has numbers and records of a table with the same setting."""
     try:
         _numbers(folder, stem, setting)
     except (StoreError, ArgumentError):
@@ -204,7 +213,7 @@ def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
 
 
 def _commands(sheets: Any, command: str) -> str:
-    """What ran the rows of a table, a line for each command; rows that say nothing were run by this one."""
+    """The commands that ran the rows of a table; rows without one were run by `command`."""
     if not isinstance(sheets, list):
         return command
     for sheet in sheets:
@@ -213,13 +222,13 @@ def _commands(sheets: Any, command: str) -> str:
 
 
 def _numbers(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
-    """The numbers next to a page whose records are there too; they have to be of the same setting."""
+    """The numbers next to a page that has records; raise if they are of another setting."""
     path, records = folder / f"{stem}.json", folder / f"{stem}.jsonl.gz"
     if not path.is_file() or not records.is_file():
         raise StoreError(f"--page: {records.name} and {path.name} were expected in {folder}; run it without --page")
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    asked = {"scale": setting.scale, "paper_compat": setting.paper_compat, "seed": setting.seed}
-    for key, value in asked.items():
+    wanted = {"scale": setting.scale, "paper_compat": setting.paper_compat, "seed": setting.seed}
+    for key, value in wanted.items():
         there = found.get(key, False)  # pages older than --paper-compat do not name it
         if there != value:
             raise ArgumentError(f"--page: {path} is of {key} {there!r}; expected the same, found {value!r}")
@@ -227,7 +236,7 @@ def _numbers(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
 
 
 def _standing_in(one: Reproduction, numbers: dict[str, Any]) -> str:
-    """The data set that was run, said before anything else where it is not the paper's."""
+    """A sentence if the data set is not that of the paper."""
     ran = numbers.get("data")
     if not isinstance(ran, str) or not one.data or ran in {*one.data, *(WHOLE.get(name, name) for name in one.data)}:
         return ""
@@ -236,7 +245,7 @@ def _standing_in(one: Reproduction, numbers: dict[str, Any]) -> str:
 
 
 def _page(stem: str, about: dict[str, Any], result: Result) -> str:
-    """What one reproduction gave, as Markdown."""
+    """The page of a reproduction as Markdown."""
     ran = ", ".join(f"{name} {value}" for name, value in about["environment"].items())
     compat = ", as the paper's programme does (--paper-compat)" if about["paper_compat"] else ""
     # Runs in processes of their own are not in it; their pages have the seconds of all runs from the records.
@@ -259,8 +268,8 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _together(folder: Path) -> str:
-    """The pages of a folder on one: what each reproduction says, and its command."""
+def _index_page(folder: Path) -> str:
+    """A page for the folder: the verdict and command of each reproduction."""
     parts = ["# Reproductions", "", "Each section was written by its command.", ""]
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Runs a table of a paper: a suite of the benchmark for each sheet, in a folder where a stopped run goes on."""
+"""Run a table of a paper: a benchmark suite for each sheet, in a folder where a stopped run continues."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def paper_rows(name: str) -> Rows:
 
 
 def run_table(table: PaperTable, setting: Setting) -> Result:
-    """Run what is left of a table and put it beside the paper's."""
+    """Run the rest of a table and compare it with the paper's."""
     if setting.data is not None:
         raise ArgumentError(f"{table.name} has its own data sets; expected no --data, or --only with a row")
     runs, missing = _rows(table, setting)
@@ -70,7 +70,8 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     paper = paper_rows(table.name)
     unfinished = [line for one in runs for line in one.unfinished]
     size = "" if setting.scale == "paper" else _NOT_COMPARED
-    verdict = _standing_in(table, runs) + claims_text(claims_of(table, ours), ours, paper, find_doubts(runs, table.by))
+    claims = claims_text(claims_of(table, ours), ours, paper, find_doubts(runs, table.by))
+    verdict = _replaced_data(table, runs) + claims
     band = near(ours, paper) if setting.scale == "paper" else ""
     numbers: dict[str, Any] = {
         "by": table.by,
@@ -91,7 +92,7 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
 
 
 def _differences(table: PaperTable, runs: list[SheetRuns], missing: list[str], setting: Setting) -> tuple[str, ...]:
-    """How what was run differs from the paper; as it was said then where nothing was run since."""
+    """How the runs differ from the paper; unchanged if nothing ran since the page was written."""
     lines = [line for one in runs for line in one.sheet.changes] + list(table.differences)
     lines += [f"Here as the paper: {line}" for line in table.compat if setting.paper_compat]
     if not any(one.is_new for one in runs):
@@ -105,7 +106,7 @@ def _differences(table: PaperTable, runs: list[SheetRuns], missing: list[str], s
 
 
 def _rows(table: PaperTable, setting: Setting) -> tuple[list[SheetRuns], list[str]]:
-    """The rows of the table: those that were asked for, run as far as they go, and those that were run before."""
+    """The rows of the table: those wanted now, run as far as possible, and those of earlier runs."""
     earlier = earlier_runs(table, setting.saved_numbers, setting.saved_records, setting.seed)
     try:
         sheets, missing = chosen(table, setting)
@@ -121,22 +122,22 @@ def _rows(table: PaperTable, setting: Setting) -> tuple[list[SheetRuns], list[st
     return [found[sheet.name] for sheet in table.sheets if sheet.name in found], missing
 
 
-def _standing_in(table: PaperTable, runs: list[SheetRuns]) -> str:
-    """Whose place the digits took, said before anything is said of the numbers."""
-    asked = {sheet.name: sheet.data for sheet in table.sheets}
-    absent = dict.fromkeys(asked[one.sheet.name] for one in runs if one.sheet.data == "digits")
+def _replaced_data(table: PaperTable, runs: list[SheetRuns]) -> str:
+    """A sentence on the data sets that the digits replace."""
+    intended = {sheet.name: sheet.data for sheet in table.sheets}
+    absent = dict.fromkeys(intended[one.sheet.name] for one in runs if one.sheet.data == "digits")
     absent.pop("digits", None)
     return f"Digits stand in for {', '.join(absent)}: lines on such data are on the digits.\n\n" if absent else ""
 
 
 def _run_sheet(table: PaperTable, sheet: Sheet, setting: Setting, earlier: SheetRuns | None) -> SheetRuns:
-    """The records of a sheet, after running what is left of it; with what was kept of it before."""
+    """The records of a sheet after running the rest of it, with those of earlier runs."""
     assert setting.work is not None, "reproduce() names a folder"
     run = setting.work / slug(sheet.name)
     if not setting.page:
         _run(table, sheet, setting, run)
     found = read_run(run) if (run / "records").is_dir() else []
-    if setting.page and setting.seeds is None:  # as many as were asked for when it was run
+    if setting.page and setting.seeds is None:  # the number of the run
         if not found and earlier is not None:
             return earlier
         sheet = replace(sheet, seeds=_seeds(run, sheet.seeds))
@@ -148,7 +149,7 @@ def _run_sheet(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Sheet
 
 
 def _run(table: PaperTable, sheet: Sheet, setting: Setting, run: Path) -> None:
-    """Run what is left of a sheet; the command that began it stands in the configuration."""
+    """Run the rest of a sheet; the configuration notes the command that started it."""
     suite = _suite(table, sheet, setting)
     jobs = suite.jobs()[0]
     last = 0
@@ -168,14 +169,14 @@ def _suite(table: PaperTable, sheet: Sheet, setting: Setting) -> Suite:
 
 
 def _command(run: Path) -> str:
-    """The command that began a run; nothing where it was not noted."""
+    """The command that started a run, if it was noted."""
     path = run / "config.yaml"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return next((line.removeprefix(_BY) for line in lines if line.startswith(_BY)), "")
 
 
 def _seeds(run: Path, usual: int) -> int:
-    """The seeds that a run was begun with."""
+    """The number of seeds of a run."""
     path = run / "suite.json"
     return len(json.loads(path.read_text(encoding="utf-8"))["seeds"]) if path.is_file() else usual
 
@@ -197,7 +198,7 @@ def numbers_of(table: PaperTable, runs: list[SheetRuns], curves: Mapping[str, Ma
 
 
 def claims_of(table: PaperTable, rows: Rows) -> list[Claim]:
-    """What is asked of a table: orders and bands."""
+    """The claims to test on a table: orders and bands."""
     own = table.own
     if table.by == "round":
         last = list(rows)[-1]
@@ -260,17 +261,17 @@ def _picture(table: PaperTable, runs: list[SheetRuns], ours: Rows, curves: Mappi
 
 
 def _titles(table: PaperTable, runs: list[SheetRuns]) -> dict[str, str]:
-    """The sheets and columns as a picture calls them: with the digits, where they took the place of other data."""
-    asked = {sheet.name: sheet.data for sheet in table.sheets}
+    """Titles of sheets and columns in a picture, which name the digits if they replace other data."""
+    intended = {sheet.name: sheet.data for sheet in table.sheets}
     found: dict[str, str] = {}
     for one in runs:
-        first = "digits for " if one.sheet.data == "digits" != asked[one.sheet.name] else ""
+        first = "digits for " if one.sheet.data == "digits" != intended[one.sheet.name] else ""
         found |= {name: first + name for name in (one.sheet.name, one.sheet.column)}
     return found
 
 
 def _drawn(name: str) -> str:
-    return "random" if name == "Random" else name  # drawn as what others are compared with
+    return "random" if name == "Random" else name  # drawn as the baseline
 
 
 def _plain(found: Mapping[str, Curves]) -> dict[str, float]:

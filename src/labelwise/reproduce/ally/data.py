@@ -75,8 +75,8 @@ def split_ways(data: Data, seed: int) -> tuple[Split, Split]:
     whole = Pool.of(inputs, labels=labels)
     rows = whole.ids[key.fold("rows").uniform(whole.ids).argsort()]
     test, rest = rows[: len(data.test)], rows[len(data.test) :]
-    held = round(VALID * len(rest))
-    by_rows = Split("rows", *(whole.subset(part.sort().values) for part in (rest[held:], test, rest[:held])))
+    valid = round(VALID * len(rest))
+    by_rows = Split("rows", *(whole.subset(part.sort().values) for part in (rest[valid:], test, rest[:valid])))
     person_N = torch.from_numpy(_persons(data))
     persons = person_N.unique()
     out = persons[key.fold("persons").uniform(persons).argsort()[: max(1, round(VALID * len(persons)))]]

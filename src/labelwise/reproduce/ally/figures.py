@@ -69,7 +69,7 @@ def figure1(setting: Setting, study: Study | None = None) -> Result:
 
 
 def figure2(setting: Setting, study: Study | None = None, data: str = "mnist", batch: int = LEAST) -> Result:
-    """A panel of figure 2: curves of ALLY beside random, entropy, BADGE, core-set and BAIT."""
+    """A panel of figure 2: curves of ALLY, random, entropy, BADGE, core-set and BAIT."""
     study = study or prepare_study(setting, paper=data, times=batch // LEAST)
     records = _beside_baselines(study)
     judged = claims.baselines(data, batch, study.data.name, records)
@@ -101,8 +101,8 @@ def figure3(setting: Setting, study: Study | None = None) -> Result:
         numbers[split.name]["against_random"] = saved_numbers(ran, "rmse")
         panels[f"split by {split.name}"] = learning_curves(ran, "rmse")
         ends = {name: shown["mean"][-1] for name, shown in numbers[split.name]["r2"].items()}
-        told = f"Split by {split.name}: {against_random(ran, 'rmse')} {_r2(ran, ends)}"
-        verdicts.append(told if no_learning_warning(ran) else f"{told}\n\n{claims.regression(split.name, ran)}")
+        text = f"Split by {split.name}: {against_random(ran, 'rmse')} {_r2(ran, ends)}"
+        verdicts.append(text if no_learning_warning(ran) else f"{text}\n\n{claims.regression(split.name, ran)}")
         tables += [f"Split by {split.name}, {kind}:\n\n{markdown(summarise(ran, kind))}" for kind in ("rmse", "r2")]
         records += ran
     verdict = "\n\n".join(verdicts) + "\n\nThe paper finds ALLY ahead of random and core-set, most at the beginning."
@@ -193,7 +193,7 @@ def _r2(ran: list[Record], ends: dict[str, float]) -> str:
 
 
 def _copies(records: list[Record], copies: tuple[int, ...]) -> str:
-    """Whether copies cost accuracy at the last label count, asked as the paper says it."""
+    """The paper's claim that copies cost accuracy at the last label count."""
     last, ends = max(record.labels for record in records), {}
     for name in dict.fromkeys(record.strategy for record in records):
         ends[name] = {

@@ -87,7 +87,7 @@ class Study:
     def curves(self, contenders: list[Contender], split: Split | None = None) -> list[Record]:
         """Records of all contenders, seed by seed, on the same first batch and first weights.
 
-        Curves that are kept in the folder of the setting are not run again; the others in as many processes as it says.
+        Curves stored in the folder of the setting are not run again; the others run in its processes.
         """
         part = split or self.whole
         seeds = range(self.setting.seed, self.setting.seed + self.sizes.seeds)
@@ -107,7 +107,7 @@ class Study:
         return records
 
     def saved_curve(self, contender: Contender, seed: int, part: Split) -> list[Record]:
-        """The curve of a contender where it was run before."""
+        """The stored curve of a contender; none if it was not run."""
         if not self.setting.page:
             return self._folder(part).read(contender[0], seed, repr(contender))
         name = self._run(contender[0], seed, part)
@@ -116,16 +116,16 @@ class Study:
         return found
 
     def _run(self, name: str, seed: int, part: Split) -> str:
-        """What a run is called in its records."""
+        """The name of a run in its records."""
         return f"{self.data.name}{part.name and ' by ' + part.name}/network/{name}/{seed}"
 
     def _folder(self, part: Split) -> CurveStore:
-        """Where curves are; what they depend on beside the contender and the seed is in their names."""
+        """The store of curves; its file names depend on all settings."""
         what = (self.data.name, len(part.pool), part.name, self.sizes, self.setting.seed, self.setting.paper_compat)
         return CurveStore(self.setting.work, repr(what))
 
     def one(self, contender: Contender, seed: int, part: Split) -> list[Record]:
-        """Run the curve of one contender, and keep it."""
+        """Run the curve of one contender and store it."""
         name, recipe, objective = contender
         folder = self._folder(part)
         part = self.with_valid(part)
@@ -174,7 +174,7 @@ def prepare_study(setting: Setting, small: str = "digits", paper: str = "mnist",
 
 
 def _saved_study(setting: Setting) -> Study:
-    """The study of the records next to a page: sizes are theirs, and the rows, which nobody asks for, stand-ins."""
+    """The study of the records next to a page: with their sizes, and made-up rows, which are not read."""
     name, records = setting.saved_numbers["data"], setting.saved_records
     labels = sorted({record.labels for record in records})
     sizes = sizes_of("regress" if name == MADE else dataset_entry(name).task, setting.scale, name)
@@ -201,7 +201,7 @@ def _progress_line(records: list[Record]) -> str:
 
 
 def _curve(job: tuple[Setting, str, Sizes, str, Contender, int]) -> str:
-    """Run and keep one curve in a process of its own; what it gave in words."""
+    """Run and store one curve in a worker process; return a line of text on it."""
     setting, data, sizes, split, contender, seed = job
     study = _loaded(setting, data, sizes)
     return _progress_line(study.one(contender, seed, _split_named(study, split)))
@@ -232,11 +232,11 @@ def plain(name: str, strategy: Any) -> Contender:
 
 def signal_of(reader: ModelReader, pool: Pool, ids: Tensor, signal: Signal | None = None) -> Tensor:
     """A signal of these rows; their embeddings if none is named."""
-    asked = signal or Embedding()
-    return torch.cat([rows.tensor(asked).cpu() for rows in read(reader, pool, ids, (asked,))])
+    wanted = signal or Embedding()
+    return torch.cat([rows.tensor(wanted).cpu() for rows in read(reader, pool, ids, (wanted,))])
 
 
 def places(all_ids: Tensor, ids: Tensor) -> Tensor:
-    """Where these ids are among all."""
+    """The positions of these ids among all."""
     order = all_ids.argsort()
     return order[torch.searchsorted(all_ids[order], ids)]

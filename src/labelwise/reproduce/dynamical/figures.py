@@ -42,7 +42,7 @@ THEIRS = "gamma=2"  # the highest in the paper
 
 
 def figure1(setting: Setting, sizes: Sizes | None = None) -> Result:
-    """The discrepancy between S and S + Q beside the bound term B, after one query by dynamicAL."""
+    """The discrepancy between S and S + Q and the bound term B, after one query by dynamicAL."""
     bench = prepare_bench(setting, sizes)
     ids = bench.some(bench.sizes.labelled, "labelled", bench.data.pool.ids)
     table: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
 
 
 def figure5(setting: Setting, sizes: Sizes | None = None) -> Result:
-    """Test accuracy of the variants gamma = 0, 1, 2, inf, beside random."""
+    """Test accuracy of the variants gamma = 0, 1, 2, inf, and random."""
     if setting.page:
         records = list(setting.saved_records)
         numbers = {name: setting.saved_numbers[name] for name in ("data", "start", "k", "rounds")}
@@ -186,19 +186,19 @@ def _variants(setting: Setting, bench: Bench) -> tuple[list[Record], dict[str, A
 
 
 def _highest(areas: dict[str, list[float]]) -> str:
-    """Which gamma is highest, and whether it can be told from the paper's, by the deviations over seeds."""
+    """Which gamma is highest, and whether it differs from the paper's by more than the deviations over seeds."""
     stats = {name: stat_of(100 * value for value in values) for name, values in areas.items()}
     order = sorted(stats, key=lambda name: -stats[name].mean)
     shown = ", ".join(f"{name} {stats[name]}" for name in order)
     other = next(name for name in order if name != THEIRS)
     own, gap = stats[THEIRS], stats[THEIRS].mean - stats[other].mean
-    told = f"Mean accuracy over the rounds in per cent, its deviation over seeds: {shown}. The paper finds gamma = 2"
+    text = f"Mean accuracy over the rounds in per cent, its deviation over seeds: {shown}. The paper finds gamma = 2"
     if own.std is None:
-        return f"{told}; that it is highest **cannot be said** of one seed."
+        return f"{text}; that it is highest **cannot be said** of one seed."
     if abs(gap) <= max(own.std, stats[other].std or 0.0):
         apart = f"{abs(gap):.2f} points, less than a deviation"
-        return f"{told}; that it is highest **cannot be said**: no measurable difference to {other} ({apart})."
-    return f"{told}; that it is highest **{'holds' if gap > 0 else 'does not hold'}**."
+        return f"{text}; that it is highest **cannot be said**: no measurable difference to {other} ({apart})."
+    return f"{text}; that it is highest **{'holds' if gap > 0 else 'does not hold'}**."
 
 
 def _agreement(taus: dict[str, float], draws: int) -> str:

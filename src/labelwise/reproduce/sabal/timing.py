@@ -59,7 +59,7 @@ TABLE = PaperTable(
 
 
 def table3(setting: Setting) -> Result:
-    """Seconds of each method on each data set beside the paper's."""
+    """Seconds of each method on each data set, with the paper's."""
     if setting.page or setting.data is not None:
         raise ArgumentError("sabal/table3 takes neither --page nor --data: it is a measurement of minutes")
     sheets, missing = chosen(TABLE, setting)
