@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,35 @@ def test_every_file_has_a_docstring_and_a_name_that_says_something():
         assert ast.get_docstring(tree), f"{name} does not say what is in it"
         words = set(name.lower().removesuffix(".py").replace("/", "_").split("_"))
         assert not words & FORBIDDEN_NAMES, name
+
+
+# Words that meant several things, or only something here. The glossary has the field's words.
+RETIRED = set(
+    "door fence guard desk keeper said readout standing working renew kept held gathered room rings board walk drawn "
+    "beside lesson taught evidence headroom cell heard told asked shown learnt marks packed aside behind".split()
+)
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name in snake case or camel case."""
+    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_"))
+
+
+def test_names_are_the_words_of_the_field():
+    """Names of modules, types and functions; `docs/glossary.md` lists the words to use."""
+    found = []
+    for name, tree in FILES.items():
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        names = [*name.removesuffix(".py").split("/"), *(node.name for node in nodes)]
+        found += [f"{name}: {one}" for one in names if _words(one) & RETIRED]
+    assert not found, "\n".join(found)
+
+
+def test_the_glossary_is_sorted_and_short():
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    words = [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:]
+    assert words == sorted(words)
+    assert 35 <= len(words) <= 60
 
 
 def test_no_keyword_catch_alls_no_super_and_no_print_outside_the_command():

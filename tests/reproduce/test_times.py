@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from labelwise.cli import app
 from labelwise.reproduce import registry
 from labelwise.reproduce import times as paper_times
-from labelwise.reproduce.registry import Setting, named, shown_time
+from labelwise.reproduce.registry import Setting, named, describe_time
 from labelwise.reproduce.run_tables import TABLES
 from labelwise.reproduce.times import FILE, measure_times, seconds_of, timed
 
@@ -69,4 +69,4 @@ def test_the_list_says_what_is_a_guess_and_that_there_is_no_cuda(times, monkeypa
 
 
 def test_a_time_says_what_it_is_of():
-    assert shown_time(named("ally/figure1"), Setting("small")) == "about 2 s on one core, as measured"
+    assert describe_time(named("ally/figure1"), Setting("small")) == "about 2 s on one core, as measured"

@@ -44,7 +44,7 @@ def reproduce(
         _list(console)
         return
     from labelwise.errors import ArgumentError
-    from labelwise.reproduce.registry import SCALES, Setting, named, shown_time
+    from labelwise.reproduce.registry import SCALES, Setting, named, describe_time
     from labelwise.reproduce.registry import reproduce as run
 
     sizes = {size: size for size in SCALES}
@@ -65,7 +65,7 @@ def reproduce(
     for name, one in [
         (name, named(name)) for name in dict.fromkeys(names)
     ]:  # a wrong name is reported before anything runs
-        time = "nothing is run" if page else shown_time(one, setting)
+        time = "nothing is run" if page else describe_time(one, setting)
         console.print(f"[bold]{name}[/], {scale} scale: {time}", highlight=False)
         made_by = [word for word in sys.argv[1:] if word == name or word not in names]  # of this one alone
         result = run(name, setting, out, "labelwise " + shlex.join(made_by))
@@ -110,12 +110,12 @@ def _list(console: Console) -> None:
 def _times(one: Reproduction) -> list[str]:
     """The time of each scale, the paper's on a GPU or where it was measured; ~ marks a guess."""
     from labelwise.errors import LabelwiseError
-    from labelwise.reproduce.registry import Setting, shown_time
+    from labelwise.reproduce.registry import Setting, describe_time
 
     shown = []
     for scale, device in (("smoke", "cpu"), ("small", "cpu"), ("paper", "cuda")):
         try:
-            text = shown_time(one, Setting(scale, device=device))  # type: ignore[arg-type]
+            text = describe_time(one, Setting(scale, device=device))  # type: ignore[arg-type]
         except LabelwiseError:
             shown.append("no data")
             continue

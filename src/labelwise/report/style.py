@@ -71,13 +71,13 @@ def text_style(points: float) -> Any:
     return import_matplotlib().rc_context(style)
 
 
-def new_figure(width: float, height: float, **options: Any) -> Any:
+def new_figure(width: float, height: float, layout: str | None = None) -> Any:
     """A matplotlib figure of this size in inches, which is drawn without a window."""
     import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), **options)
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
 

@@ -131,7 +131,7 @@ def named(name: str) -> Reproduction:
     return every[name]
 
 
-def shown_time(one: Reproduction, setting: Setting) -> str:
+def describe_time(one: Reproduction, setting: Setting) -> str:
     """How long a reproduction takes, in words."""
     if one.seconds is None:
         return "not known"
@@ -158,7 +158,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
     began = time.process_time()
     assert one.run is not None, "named() has looked"
     result = one.run(setting)
-    verdict = _SMOKE * (setting.scale == "smoke") + _standing_in(one, result.numbers) + result.verdict
+    verdict = _SMOKE * (setting.scale == "smoke") + _substitution_note(one, result.numbers) + result.verdict
     result = replace(result, verdict=verdict, differences=(*one.differences, *result.differences))
     about = _about(one, setting, result, round(time.process_time() - began))
     text = json.dumps(
@@ -235,7 +235,7 @@ def _numbers(folder: Path, stem: str, setting: Setting) -> dict[str, Any]:
     return found
 
 
-def _standing_in(one: Reproduction, numbers: dict[str, Any]) -> str:
+def _substitution_note(one: Reproduction, numbers: dict[str, Any]) -> str:
     """A sentence if the data set is not that of the paper."""
     ran = numbers.get("data")
     if not isinstance(ran, str) or not one.data or ran in {*one.data, *(WHOLE.get(name, name) for name in one.data)}:

@@ -247,7 +247,7 @@ def _scored(records: list[Record], setting: Setting) -> list[Record]:
 def _picture(table: PaperTable, runs: list[SheetRuns], ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
     titles = _titles(table, runs)
     if table.by != "last":
-        shown = {titles[name]: {_drawn(one): found[one] for one in found} for name, found in curves.items()}
+        shown = {titles[name]: {_legend_name(one): found[one] for one in found} for name, found in curves.items()}
         return curve_panels(shown)
     columns = dict.fromkeys(column for found in ours.values() for column in found)
     by_name = {}
@@ -270,7 +270,7 @@ def _titles(table: PaperTable, runs: list[SheetRuns]) -> dict[str, str]:
     return found
 
 
-def _drawn(name: str) -> str:
+def _legend_name(name: str) -> str:
     return "random" if name == "Random" else name  # drawn as the baseline
 
 

@@ -143,7 +143,7 @@ def _small(sheet: Sheet, data: str) -> Sheet:
         sheet,
         data=data,
         model=model,
-        strategies=tuple(_drawn(one, 100) for one in sheet.strategies),
+        strategies=tuple(_with_draws(one, 100) for one in sheet.strategies),
         start=max(20, sheet.start // part),
         k=max(20, sheet.k // part),
         rounds=sheet.rounds if sheet.column else min(3 if deep else 6, sheet.rounds),
@@ -166,7 +166,7 @@ def _smoke(sheet: Sheet) -> Sheet:
         sheet,
         data="digits",
         model=_few_draws(_for_digits(model), 8),
-        strategies=tuple(_drawn(one, 8) for one in sheet.strategies),
+        strategies=tuple(_with_draws(one, 8) for one in sheet.strategies),
         start=20,
         k=6,
         rounds=1,
@@ -195,7 +195,7 @@ def _few_draws(model: ModelSpec, draws: int) -> ModelSpec:
     return _model(model, {"draws": min(draws, model.parameters.get("draws", draws))})
 
 
-def _drawn(strategy: StrategySpec, draws: int) -> StrategySpec:
+def _with_draws(strategy: StrategySpec, draws: int) -> StrategySpec:
     if "draws" not in strategy.parameters:
         return strategy
     fewer = min(draws, strategy.parameters["draws"])

@@ -135,7 +135,7 @@ class Rows:
 
     def fields(self, position: int) -> list[tuple[str, str]]:
         """(column, value) pairs of one row, as text."""
-        return [(name, _shown(values[position])) for name, values in self.table.columns.items()]
+        return [(name, _cell_text(values[position])) for name, values in self.table.columns.items()]
 
     def checksums(self) -> np.ndarray:
         return np.array([_hash(repr(self.fields(p)).encode("utf-8", "replace")) for p in range(len(self))], np.int64)
@@ -211,7 +211,7 @@ def open_data(settings: Settings, folder: Path, known: tuple[np.ndarray, list[st
     if not path.is_file():
         raise SourceError(f"{path}: the data of the project is missing. {_RESTORE}")
     if settings.kind == "image":
-        return _packed(path, str(settings.image))
+        return _parquet_images(path, str(settings.image))
     if settings.kind == "text":
         return _texts(path, str(settings.text))
     table = read_table(path, settings.columns)
@@ -268,7 +268,7 @@ def _unusable(root: Path, name: str) -> str | None:
     return None if _inside(root / name, root) else f"{name}: a link to a file outside the folder"
 
 
-def _packed(path: Path, column: str) -> Images:
+def _parquet_images(path: Path, column: str) -> Images:
     faults = Faults("skip")
     part = read_parquet(path, Columns(image=column), faults)
     return Images(part.numbers, part.where, None, list(part.values), tuple(faults.notes))
@@ -277,7 +277,7 @@ def _packed(path: Path, column: str) -> Images:
 def _texts(path: Path, column: str) -> Texts:
     table = read_table(path, [column])
     values = table.columns[column]
-    texts = [_shown(value) for value in values] if isinstance(values, np.ndarray) else values
+    texts = [_cell_text(value) for value in values] if isinstance(values, np.ndarray) else values
     usable = [i for i, text in enumerate(texts) if text.strip()]
     empty = tuple(f"{table.places[p]}: no text in column {column!r}" for p in range(len(texts)) if not texts[p].strip())
     if not usable:
@@ -291,7 +291,7 @@ def _inside(path: Path, root: Path) -> bool:
     return (os.path.realpath(path) + os.sep).startswith(os.path.realpath(root) + os.sep)
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{float(value):.10g}"
     return str(value)

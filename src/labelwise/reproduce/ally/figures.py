@@ -71,7 +71,7 @@ def figure1(setting: Setting, study: Study | None = None) -> Result:
 def figure2(setting: Setting, study: Study | None = None, data: str = "mnist", batch: int = LEAST) -> Result:
     """A panel of figure 2: curves of ALLY, random, entropy, BADGE, core-set and BAIT."""
     study = study or prepare_study(setting, paper=data, times=batch // LEAST)
-    records = _beside_baselines(study)
+    records = _run_with_baselines(study)
     judged = claims.baselines(data, batch, study.data.name, records)
     k = study.sizes.batch
     shown = f"the panel {data}, b = {batch}" + (f"; here b = {k}" if k != batch else "")
@@ -79,7 +79,7 @@ def figure2(setting: Setting, study: Study | None = None, data: str = "mnist", b
     return _result(study, records, paper, judged, f"Of figure 2 this is {shown}.")
 
 
-def _beside_baselines(study: Study) -> list[Record]:
+def _run_with_baselines(study: Study) -> list[Record]:
     bait = Bait(widest=1280)  # 128 columns for ten classes
     contenders = [plain("random", Random()), plain("entropy", Entropy()), plain("badge", Badge())]
     return study.curves([*contenders, plain("kcenter", KCenter()), plain("bait", bait), ally()])
@@ -161,7 +161,7 @@ def figure6(setting: Setting, study: Study | None = None) -> Result:
 def figure7(setting: Setting, study: Study | None = None) -> Result:
     """Learning curves of two hundred classes, batches of 1000; the digits stand in for them at the smaller scales."""
     study = study or prepare_study(setting, paper="tiny-imagenet", times=5 if setting.scale == "paper" else 1)
-    records = _beside_baselines(study)
+    records = _run_with_baselines(study)
     return _result(study, records, "it shows the curves and says nothing of them", "")
 
 

@@ -242,7 +242,7 @@ def _curve(table: list[dict[str, Any]], b: int) -> tuple[list[float], list[float
     return [row["epochs"] for row in rows], [row["median"] for row in rows]
 
 
-def _shown(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "none above 0" if value is None else f"{value:.2f}"
 
 

@@ -88,7 +88,7 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             notes["held_out_accuracy"] = best.accuracy
     if options.look is not None:
         notes["looked"] = max(looks)
-    warning = _check_kept_weights(best, result, data, bool(step.penalised))
+    warning = _weights_warning(best, result, data, bool(step.penalised))
     if warning:
         notes["warning"] = warning
     return TrainResult(best.state, notes)
@@ -208,7 +208,7 @@ def _validate(
     return loss, _weighted_mean(data.loss.right(output_MC, label_M).double(), weight_M)
 
 
-def _check_kept_weights(best: _BestWeights, last: _EpochResult, data: TrainSet, has_penalty: bool) -> str:
+def _weights_warning(best: _BestWeights, last: _EpochResult, data: TrainSet, has_penalty: bool) -> str:
     """What is wrong with the kept weights, or "" if nothing is. It is measured while training, so it costs nothing."""
     if not isinstance(data.loss, CrossEntropy) or data.loss.classes < 2:
         return ""
