@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from labelwise.cli import app
 from labelwise.reproduce import registry
 from labelwise.reproduce import times as paper_times
-from labelwise.reproduce.registry import Setting, named, describe_time
+from labelwise.reproduce.registry import Setting, describe_time, named
 from labelwise.reproduce.run_tables import TABLES
 from labelwise.reproduce.times import FILE, measure_times, seconds_of, timed
 

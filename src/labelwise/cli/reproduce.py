@@ -44,7 +44,7 @@ def reproduce(
         _list(console)
         return
     from labelwise.errors import ArgumentError
-    from labelwise.reproduce.registry import SCALES, Setting, named, describe_time
+    from labelwise.reproduce.registry import SCALES, Setting, describe_time, named
     from labelwise.reproduce.registry import reproduce as run
 
     sizes = {size: size for size in SCALES}

@@ -40,10 +40,10 @@ def names() -> list[str]:
     return list(ALL)
 
 
-def get(strategy: str | Strategy, **parameters: Any) -> Strategy:
+def get(strategy: str | Strategy, parameters: Mapping[str, Any] | None = None) -> Strategy:
     """The strategy of this name, with default parameters where none are given. A Strategy is returned unchanged.
 
-    >>> get("bait", oversample=3.0).oversample
+    >>> get("bait", {"oversample": 3.0}).oversample
     3.0
     """
     if isinstance(strategy, Strategy):
@@ -51,7 +51,7 @@ def get(strategy: str | Strategy, **parameters: Any) -> Strategy:
     if not isinstance(strategy, str) or strategy not in ALL:
         raise ArgumentError(f"there is no strategy {strategy!r}; there are: {', '.join(ALL)}")
     kind = ALL[strategy]
-    return kind(**{**kind.variants.get(strategy, {}), **parameters})
+    return kind(**{**kind.variants.get(strategy, {}), **(parameters or {})})
 
 
 def name_of(strategy: Strategy) -> str:

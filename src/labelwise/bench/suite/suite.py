@@ -57,7 +57,7 @@ class StrategySpec:
 
     def strategy(self) -> Strategy:
         """The strategy; the oracle has none."""
-        return strategies.get(self.name, **self.parameters)
+        return strategies.get(self.name, self.parameters)
 
     def recipe(self) -> Recipe:
         """The recipe, with a random first batch even if the strategy could choose one."""

@@ -135,7 +135,7 @@ class Rows:
 
     def fields(self, position: int) -> list[tuple[str, str]]:
         """(column, value) pairs of one row, as text."""
-        return [(name, _cell_text(values[position])) for name, values in self.table.columns.items()]
+        return [(name, _display_text(values[position])) for name, values in self.table.columns.items()]
 
     def checksums(self) -> np.ndarray:
         return np.array([_hash(repr(self.fields(p)).encode("utf-8", "replace")) for p in range(len(self))], np.int64)
@@ -277,7 +277,7 @@ def _parquet_images(path: Path, column: str) -> Images:
 def _texts(path: Path, column: str) -> Texts:
     table = read_table(path, [column])
     values = table.columns[column]
-    texts = [_cell_text(value) for value in values] if isinstance(values, np.ndarray) else values
+    texts = [_display_text(value) for value in values] if isinstance(values, np.ndarray) else values
     usable = [i for i, text in enumerate(texts) if text.strip()]
     empty = tuple(f"{table.places[p]}: no text in column {column!r}" for p in range(len(texts)) if not texts[p].strip())
     if not usable:
@@ -291,7 +291,7 @@ def _inside(path: Path, root: Path) -> bool:
     return (os.path.realpath(path) + os.sep).startswith(os.path.realpath(root) + os.sep)
 
 
-def _cell_text(value: Any) -> str:
+def _display_text(value: Any) -> str:
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{float(value):.10g}"
     return str(value)
