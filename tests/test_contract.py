@@ -82,7 +82,7 @@ def test_the_glossary_is_sorted_and_short():
     assert 35 <= len(words) <= 60
 
 
-def test_no_keyword_catch_alls_no_super_and_no_print_outside_the_command():
+def test_no_keyword_catch_alls_no_overridden_methods_and_no_print_outside_the_command():
     for name, tree in FILES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -90,7 +90,9 @@ def test_no_keyword_catch_alls_no_super_and_no_print_outside_the_command():
                     f"{name}:{node.lineno} takes **{node.args.kwarg and node.args.kwarg.arg}"
                 )
         called = {node.func.id: node.lineno for node in _calls(tree) if isinstance(node.func, ast.Name)}
-        assert "super" not in called, f"{name}:{called['super']} calls super()"
+        for node in ast.walk(tree):  # classes are abstract or final: only a constructor goes up
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "super()":
+                assert node.attr == "__init__", f"{name}:{node.lineno} calls super().{node.attr}"
         assert "print" not in called or name.startswith(("cli/", "__")), f"{name}:{called['print']} prints"
 
 

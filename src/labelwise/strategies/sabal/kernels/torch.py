@@ -277,7 +277,11 @@ class Steps(ABC):
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Ids, weights and scores of the k picks, and R."""
         k = self.problem.k
-        return self.shard.ids[self.positions[:k]].cpu(), self.w[:k], self.scores[:k].cpu(), self.r_AB
+        return self.shard.ids[self.positions[:k]].cpu(), self.w[:k], self.scores[:k].cpu(), self.final_residual()
+
+    @abstractmethod
+    def final_residual(self) -> Tensor:
+        """R (A, B) after the last pick."""
 
 
 class TorchSteps(Steps):
@@ -318,9 +322,9 @@ class TorchSteps(Steps):
             self._take(padded, self._best_by_float64())
             self.size += 1
 
-    def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def final_residual(self) -> Tensor:
         k = self.problem.k
-        return *super().result()[:3], residual(self.problem, self.picked[:k], self.w[:k])
+        return residual(self.problem, self.picked[:k], self.w[:k])
 
     def _step(self, padded: int) -> None:
         """One pick, if few rows are near the best."""

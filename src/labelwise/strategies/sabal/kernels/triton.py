@@ -470,6 +470,9 @@ class TritonSteps(Steps):
         self.r_AB.copy_(residual(self.problem, self.g[self.positions[: self.size]], self.w[: self.size]))
         self.small_AB.copy_(self.r_AB * self.par[7])
 
+    def final_residual(self) -> Tensor:
+        return self.r_AB
+
     def step(self) -> None:
         """One pick, and the weights after it."""
         self.score()
