@@ -71,7 +71,7 @@ def text_style(points: float) -> Any:
     return import_matplotlib().rc_context(style)
 
 
-def new_figure(width: float, height: float, layout: str | None = None) -> Any:
+def new_figure(width: float, height: float, layout: Any = None) -> Any:
     """A matplotlib figure of this size in inches, which is drawn without a window."""
     import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -144,8 +144,8 @@ def figure4(setting: Setting, sizes: Sizes | None = None) -> Result:
     curves = {f"b = {b}": _curve(table, b) for b in bench.sizes.queries}
     picture = lines((f"Approximation ratio, {bench.data.name}", "epochs", "median R(Q|S)"), curves, 1.0)
     last = [row["median"] for row in table if row["epochs"] == bench.sizes.epochs[-1]]
-    ratios = ", ".join(_format_number(value) for value in last)
-    verdict = f"median ratios after {bench.sizes.epochs[-1]} epochs: {ratios}; the "
+    medians = ", ".join(_format_number(value) for value in last)
+    verdict = f"median ratios after {bench.sizes.epochs[-1]} epochs: {medians}; the "
     return Result(
         {"data": bench.data.name, "labelled": len(ids), "draws": bench.sizes.draws, "table": table},
         picture,
