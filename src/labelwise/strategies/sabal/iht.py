@@ -153,7 +153,7 @@ class ShardRows(IhtRows):
 
     def __init__(self, problem: Problem, stop: Stop, prox: Prox):
         super().__init__(problem, stop)
-        self._prox = prox
+        self._prox, self._noise = prox, problem.noise
         v_AB = problem.v_AB
         self.share = None
         self._ids = self._old_ids = self._z_ids = torch.empty(0, dtype=torch.int64)
@@ -177,7 +177,7 @@ class ShardRows(IhtRows):
         along_AB, square = (functools.reduce(torch.add, (one.to(device) for one in column)) for column in zip(*parts))
         if not self.done:
             self.share = share(problem)
-        return descent_step(square, along_AB / problem.k, problem, problem.noise)
+        return descent_step(square, along_AB / problem.k, problem, self._noise)
 
     def _threshold(self, mu: Tensor) -> None:
         problem, step = self.problem, float(mu)
@@ -189,7 +189,7 @@ class ShardRows(IhtRows):
         self._w = threshold_weight(gather_state(problem, "z", ids) - step * gather_state(problem, "u", ids))
 
     def _debias(self) -> Tensor:
-        self._w, r_AB = debias_taken(self.problem, self._g, self._w, self.problem.noise)
+        self._w, r_AB = debias_taken(self.problem, self._g, self._w, self._noise)
         return r_AB
 
     def _moves(self) -> tuple[Tensor, Tensor]:
