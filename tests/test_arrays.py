@@ -11,6 +11,7 @@ import torch
 import labelwise as lw
 from labelwise.errors import ArgumentError, BudgetError, LabelwiseError, NeedError, NumericsError, RowError
 from labelwise.signals.spec import stored
+from labelwise.verify.problems import labelled_arrays, problem_for
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(3), 30)
@@ -511,3 +512,23 @@ def test_threads_do_not_disturb_each_other():
     for thread in work:
         thread.join()
     assert found == [expected] * 4
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint64, np.int64])
+@pytest.mark.parametrize("name", lw.strategies.names())
+def test_k_of_any_integer_kind_gives_the_same_picks(name, kind):
+    strategy = lw.strategies.get(name)
+    problem = problem_for(strategy, 0, n=120, k=50)
+    arrays = problem.arrays or {"ids": problem.ids}
+    expected = lw.select(strategy, 50, **arrays, labelled=_past(strategy, problem), seed=1)
+    got = lw.select(strategy, kind(50), **arrays, labelled=_past(strategy, problem), seed=1)
+    assert got.ids.tolist() == expected.ids.tolist()
+
+
+def _past(strategy, problem):
+    return labelled_arrays(strategy, problem.arrays["embedding"][:9]) if "embedding" in problem.arrays else None
+
+
+def test_a_misspelt_strategy_is_told_the_nearest_name():
+    with pytest.raises(ArgumentError, match="no strategy 'bagde'; did you mean 'badge'"):
+        lw.select("bagde", 1, probs=np.full((3, 2), 0.5))

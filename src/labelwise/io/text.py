@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def many(count: int, noun: str) -> str:
@@ -14,6 +15,16 @@ def many(count: int, noun: str) -> str:
     """
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is nearest to what was found; empty if none is near.
+
+    >>> did_you_mean("bagde", ["badge", "bait"])
+    "; did you mean 'badge'?"
+    """
+    near = difflib.get_close_matches(found, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 0) -> str:

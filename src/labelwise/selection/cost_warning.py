@@ -25,10 +25,10 @@ def warn_if_long(strategy: Strategy, pool: Shards, labelled: int, k: int) -> Non
     shapes = [one for one in pool.map(_cpu_shapes) if one is not None]
     if not shapes:
         return
-    work = strategy.work(Size(pool.n, int(k), shapes[0], labelled=labelled))
+    work = strategy.work(Size(pool.n, k, shapes[0], labelled=labelled))
     if work > HOUR:
         warnings.warn(
-            f"{type(strategy).__name__} needs about {work:.0e} floating-point operations to choose {int(k):,} of "
+            f"{type(strategy).__name__} needs about {work:.0e} floating-point operations to choose {k:,} of "
             f"{pool.n:,} rows, some {work / HOUR:.0f} hours of a core ({strategy.cost}). To choose from a random part "
             "of the pool, draw row numbers first, part = lw.select('random', 50_000, ids=np.arange(len(P))).ids, and "
             "pass P[part], H[part] and ids=part; or use another strategy (docs/scale.md).",

@@ -69,7 +69,7 @@ class Size:
         shapes = {signal: tuple(column.shape[1:]) or (1,) for signal, column in columns.items()}
         number = (computed_in(columns) if dtype is None else dtype).itemsize
         accelerator = any(column.device.type != "cpu" for column in columns.values())
-        return Size(rows, int(k), shapes, number, labelled, named, accelerator)
+        return Size(rows, k, shapes, number, labelled, named, accelerator)
 
     def shape(self, kind: type[Signal]) -> tuple[int, ...]:
         """The shape of one row in the column of this kind; (1,) where there is no such column."""

@@ -109,7 +109,7 @@ class PoolReader:
 
     def _policy(self, strategy: Strategy, k: int, slices: list[slice], labelled: int) -> PlacementPolicy:
         rows = max(one.stop - one.start for one in slices)
-        return PlacementPolicy(strategy, int(k), rows, labelled, self.options.limit, self.spill is not None)
+        return PlacementPolicy(strategy, k, rows, labelled, self.options.limit, self.spill is not None)
 
     def _factory(
         self,

@@ -82,7 +82,7 @@ def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, o
             if not options.is_private:
                 raise
             return strategy.select(pool, labelled, k, key)
-        about = {"strategy": repr(strategy), "parameters": parameters, "k": int(k), "key": repr(key)}
+        about = {"strategy": repr(strategy), "parameters": parameters, "k": k, "key": repr(key)}
         about["backend"] = forced_backend()  # other backends ask the shards other questions
         with closing(FolderJournal(options.folder, about, pool, labelled, is_private=options.is_private)) as journal:
             picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), k, key)

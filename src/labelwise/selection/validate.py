@@ -74,7 +74,7 @@ def select_from_arrays(
     given = _tensors(arrays)
     strategy = strategy.given(frozenset(given))
     ids = row_ids(given, "the pool")
-    check_budget(k, len(ids))
+    k = check_budget(k, len(ids))
     instead = strategy.needs.instead if all(signal.array in given for signal in strategy.needs.instead) else ()
     columns = _columns(name, strategy.needs.pool + instead, given, ids.device, "")
     labelled_given = _labelled_tensors(labelled)
@@ -93,7 +93,7 @@ def select_from_arrays(
         size = Size.of(rows, k, columns, dtype, labelled_rows, "ids" in given or "ids" in labelled_given)
         block = block_bytes(strategy, size, options.limit)
         past = _labelled_shards(labelled_given, labelled_columns, ids, dtype).in_blocks(block)
-    policy = PlacementPolicy(strategy, int(k), rows, size.labelled, options.limit)
+    policy = PlacementPolicy(strategy, k, rows, size.labelled, options.limit)
     with _pool(cluster, ids, columns, _files(columns, given, arrays), dtype, policy, block) as pool:
         picks = run_selection(strategy, pool, past, k, key_of(seed), options)
         place = placement_note(pool) if cluster is not None and cluster.gpus else ""
@@ -139,8 +139,8 @@ def key_of(seed: int) -> Key:
     return Key(int(seed))
 
 
-def check_budget(k: int, free: int) -> None:
-    """Raise BudgetError unless 1 <= k <= free."""
+def check_budget(k: Any, free: int) -> int:
+    """`k` as a Python integer, whose arithmetic does not overflow. Raises BudgetError unless 1 <= k <= free."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer):
         raise BudgetError(f"k must be a whole number of rows, found {k!r}")
     if free == 0:
@@ -149,6 +149,7 @@ def check_budget(k: int, free: int) -> None:
         raise BudgetError(f"k must be at least 1, found {k}")
     if k > free:
         raise BudgetError(f"k = {k} rows were asked for, but only {free} are free; ask for at most {free}")
+    return int(k)
 
 
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -263,7 +263,7 @@ class Session:
             MemoryLimitError: `max_memory` is too small; the error names the smallest that works.
         """
         free = self.ledger.free(self.pool.ids)
-        check_budget(k, len(free))
+        k = check_budget(k, len(free))
         options = self._pool_reader.options.with_progress(progress)
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         strategy = self._next_strategy()

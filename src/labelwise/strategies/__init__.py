@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labelwise.errors import ArgumentError
+from labelwise.io.text import did_you_mean
 from labelwise.registry import STRATEGIES
 from labelwise.selection import Strategy
 
@@ -49,7 +50,8 @@ def get(strategy: str | Strategy, parameters: Mapping[str, Any] | None = None) -
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in ALL:
-        raise ArgumentError(f"there is no strategy {strategy!r}; there are: {', '.join(ALL)}")
+        hint = did_you_mean(str(strategy), ALL) or ";"
+        raise ArgumentError(f"there is no strategy {strategy!r}{hint} there are: {', '.join(ALL)}")
     kind = ALL[strategy]
     return kind(**{**kind.variants.get(strategy, {}), **(parameters or {})})
 

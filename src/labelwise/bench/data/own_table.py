@@ -7,7 +7,6 @@ notes for the user.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from labelwise.bench.data.load import Data
 from labelwise.errors import ArgumentError, SourceError
 from labelwise.io.encode_table import CATEGORIES, block_scale, fit_table, mixed_column
 from labelwise.io.tables import Table, Values, check_file, number, numbers, read_table, separator_hint, texts
+from labelwise.io.text import did_you_mean
 from labelwise.pool import Pool
 from labelwise.pool.labels import in_class_order
 from labelwise.rng import Key
@@ -162,8 +162,7 @@ def _check_column(path: Path, name: str, table: Table) -> None:
     if name in table.unreadable:
         raise ArgumentError(f"{path}: column {name!r} holds {table.unreadable[name]}; texts or numbers were expected")
     if name not in table.columns:
-        near = difflib.get_close_matches(name, table.columns, 1)
-        meant = f"; did you mean {near[0]!r}?" if near else "."
+        meant = did_you_mean(name, table.columns) or "."
         hint = separator_hint(path, list(table.columns))
         raise ArgumentError(
             f"{path}: there is no column {name!r}{meant} Its columns are {', '.join(_names(table))}.{hint}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from labelwise.errors import ArgumentError
 from labelwise.io.sizes import parse_size
+from labelwise.io.text import did_you_mean
 
 MISSING = object()
 
@@ -73,8 +73,7 @@ class Section:
     def done(self) -> None:
         """Raise if the mapping has a key that was not read."""
         for key in self._left:
-            near = difflib.get_close_matches(key, self._known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(key, self._known) or "."
             raise ArgumentError(f"{self.where}: there is no key {key!r}{hint} Keys here: {', '.join(self._known)}")
 
     def error(self, key: str, expected: str, found: Any) -> ArgumentError:

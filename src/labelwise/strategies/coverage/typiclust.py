@@ -114,7 +114,6 @@ class TypiClust(Strategy):
 
     def _visit(self, pool: Shards, labelled: Shards, count: int, k: int, key: Key) -> list[tuple[float, int]]:
         """(typicality, id) of k rows: one from each visit to a cluster."""
-        k = int(k)  # the negative of an unsigned NumPy integer is a large number
         members = _members(pool, count)
         sizes = [len(ids) for ids in members]
         labels = [0] * count

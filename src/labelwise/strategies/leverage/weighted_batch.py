@@ -84,7 +84,6 @@ class BasisStrategy(Strategy):
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         assert isinstance(self.basis, Basis)
-        k = int(k)  # a small NumPy integer would overflow in counts of draws
         with ExitStack() as stack:
             with stage(0.0, WHITENING):
                 basis = stack.enter_context(whitened(pool, self.basis, _max_rank(self.rank, k), self.tol, key))
