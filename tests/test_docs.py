@@ -29,10 +29,10 @@ def test_examples_run(page: str, code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{page}\n{done.stderr}"
 
 
-def test_the_readme_has_an_example_for_each_door() -> None:
+def test_the_readme_has_an_example_for_each_way_to_use_it() -> None:
     code = dict(examples())["README.md"]
-    for door in ("lw.select(", "lw.Session(", "lw.rounds("):
-        assert door in code
+    for call in ("lw.select(", "lw.Session(", "lw.rounds("):
+        assert call in code
 
 
 def test_links_lead_somewhere() -> None:
@@ -40,3 +40,16 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_glossary_is_short_and_sorted() -> None:
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    words = [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:]
+    assert words == sorted(set(words))
+    assert len(words) < 60
+
+
+def test_places_in_the_architecture_page_exist() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## Where is")[1].split("## ")[0]
+    for place in re.findall(r"`([a-z_/]+(?:\.py|/))`", table):
+        assert (ROOT / "src" / "labelwise" / place).exists(), place
