@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from labelwise.strategies.bait.kernels import torch as bait
 from labelwise.strategies.bayesian.kernels import torch as bayesian
 from labelwise.strategies.sabal import iht
 from labelwise.strategies.sabal.kernels import torch as sabal
-from second_device import Second
+from second_device import Away, Second
 
 # What ends a recording: numbers that the host reads or sends, and answers of a shape that only the device knows.
 REFUSED = {"item", "_local_scalar_dense", "is_nonzero", "equal", "lift_fresh"}
@@ -55,20 +55,24 @@ class Graphs:
     Attributes:
         recorded: how many.
         replayed: how often all of them were replayed.
+        launched: names of the Triton kernels that were launched.
     """
 
     mode: Second
     recorded: int = 0
     replayed: int = 0
-    _kept: list[Any] = field(default_factory=list)
+    launched: set[str] = field(default_factory=set)
+    _recording: _Recording | None = None
 
     def captured(self, step: Callable[[], None], state: list[Tensor], *memory: Any) -> Callable[[], None]:
         """In place of `graphs.captured`."""
         before = [one.clone() for one in state]
         step()
         recording, waits = _Recording(), self.mode.waits.total()
+        self._recording = recording
         with recording:
             step()
+        self._recording = None
         assert self.mode.waits.total() == waits, "the host waited while a graph was recorded"
         for one, values in zip(state, before):
             one.copy_(values)
@@ -82,6 +86,41 @@ class Graphs:
                 _replay(recording.operations)
 
         return replay
+
+    def launch(self, name: str, kernel: Any, arguments: tuple[Any, ...]) -> None:
+        """Run an interpreted kernel of Triton; `kernel` has its grid."""
+        for place, one in enumerate(arguments):
+            assert not isinstance(one, float), f"argument {place} of {name} is a float, which Triton makes float32"
+            if isinstance(one, Tensor):
+                assert isinstance(one, Away), f"argument {place} of {name} is on the CPU"
+                assert one.is_contiguous(), f"argument {place} of {name} is not contiguous"
+        with torch._C.DisableTorchFunction():
+            plain = [one.as_subclass(Tensor) if isinstance(one, Away) else one for one in arguments]
+
+        def run() -> tuple[()]:
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                kernel(*plain)
+            return ()
+
+        run()
+        self.launched.add(name)
+        if self._recording is not None:
+            self._recording.operations.append((run, (), {}, ()))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """In place of a Triton kernel: `kernel[grid](...)`."""
+
+    graphs: Graphs
+    name: str
+    kernel: Any
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def run(*arguments: Any, num_warps: int = 4) -> None:
+            self.graphs.launch(self.name, self.kernel[grid], arguments)
+
+        return run
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -117,3 +156,11 @@ def record_graphs(monkeypatch: pytest.MonkeyPatch, mode: Second) -> Graphs:
         monkeypatch.setattr(module, "captured", graphs.captured)
     monkeypatch.setattr(bait, "_captured", lambda step, state, shard: graphs.captured(step, state))
     return graphs
+
+
+def record_launches(monkeypatch: pytest.MonkeyPatch, graphs: Graphs, module: Any, kernels: tuple[str, ...]) -> None:
+    """From now on, these kernels of a module of Triton kernels are launched for the second device, and recorded."""
+    if hasattr(module, "captured"):
+        monkeypatch.setattr(module, "captured", graphs.captured)
+    for name in kernels:
+        monkeypatch.setattr(module, name, _Kernel(graphs, name, getattr(module, name)))

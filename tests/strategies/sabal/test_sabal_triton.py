@@ -15,6 +15,8 @@ import labelwise as lw
 from labelwise.strategies import Sabal
 from labelwise.strategies.sabal.backends import GraphGreedy, GraphIht, TritonGreedy, TritonIht
 from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning, TritonTuning
+from recorded_graphs import record_graphs, record_launches
+from second_device import AWAY, second_device
 
 interpreted = importlib.util.find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [] if interpreted else pytest.mark.gpu
@@ -94,3 +96,31 @@ def test_nothing_changes_once_a_loop_has_stopped() -> None:
     one, many = (select(strategy, 10, inputs, TritonIht(SMALL, chunk=chunk)) for chunk in (1, 25))
     assert one.notes["stopped"] == many.notes["stopped"] == "tolerance"
     assert one == many
+
+
+STEPS = ("score_rows", "pick_row", "rescore_rows", "pick_rescored", "cut_weights", "move_residual")
+PASSES = ("gradients", "adjoints", "sum_programs", "step_length")
+
+
+@pytest.mark.skipif(not interpreted, reason="needs Triton with TRITON_INTERPRET=1")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("solver", ["greedy", "iht"])
+def test_launches_are_recorded_with_tensors_of_the_device(
+    solver: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stand-in for a device and for its graphs: what is launched once is right at every replay."""
+    from labelwise.strategies.sabal.kernels import triton
+
+    backend, plain, kernels = {
+        "greedy": (TritonGreedy(SMALL), GraphGreedy(StepTuning()), (*PASSES, *STEPS)),
+        "iht": (TritonIht(SMALL, chunk=2), GraphIht(IterationTuning()), (*PASSES, "key_rows", "take_rows")),
+    }[solver]
+    strategy, inputs = Sabal(solver, 1e-2, 1e-1, iterations=6), _inputs(1, 1, dtype)
+    expected = select(strategy, 14, inputs, plain)
+    with second_device() as mode:
+        graphs = record_graphs(monkeypatch, mode)
+        record_launches(monkeypatch, graphs, triton, kernels)
+        got = select(strategy, 14, {name: values.to(AWAY) for name, values in inputs.items()}, backend)
+    _same(got, expected, 1e-9 if dtype == torch.float64 else 1e-5)
+    assert graphs.launched == set(kernels)
+    assert (graphs.recorded, graphs.replayed) == (1, 14 if solver == "greedy" else 6)
