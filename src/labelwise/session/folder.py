@@ -25,26 +25,24 @@ VERSION = 1
 ANSWERS = "answers.jsonl"
 PENDING = "asked.json"
 _FIELDS = ("recipe", "seed", "classes", "batch", "rows", "pool")
+_DEFAULTS = {"task": "classify", "half": False}  # not written into the file
 
 
 def create(folder: Path, settings: dict[str, Any]) -> Ledger:
     """Start a session in `folder`, which must not hold one; return its empty ledger."""
     text = json.dumps({"version": VERSION, **settings}, indent=2) + "\n"
     try:
-        if _is_used(folder):
+        if is_used(folder):
             raise StoreError(
-                f"{folder} already holds a session; go on with Session.load({str(folder)!r}, pool, learner) or choose "
-                "another folder. Nothing was changed."
+                f"{folder} already holds a session; go on with Session(..., resume=True) or "
+                f"Session.load({str(folder)!r}, pool, learner), or choose another folder. Nothing was changed."
             )
         folder.mkdir(parents=True, exist_ok=True)
         # The file of the ledger exists from the start, so that a missing one is known to be lost.
         (folder / ANSWERS).touch()
         write_text(folder / "session.json", text)
     except OSError as error:
-        raise StoreError(
-            f"{folder}: a session cannot be stored there ({error}); a folder that can be written to, or the name of "
-            "a new one, was expected. Choose another folder"
-        ) from error
+        raise _unusable(folder, error) from error
     return Ledger(folder / ANSWERS)
 
 
@@ -97,29 +95,42 @@ def recipe_of(folder: Path, stored: dict[str, Any]) -> Recipe:
 def check(folder: Path, stored: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise StoreError where the session to continue is not the one that was stored."""
     stored = {name: value for name, value in stored.items() if name != "version"}
-    if stored == json.loads(json.dumps(now)):
-        return
-    for name, expected in stored.items():
-        if now.get(name) != expected and json.loads(json.dumps(now.get(name))) != expected:
-            what = {"pool": "the content of the pool", "rows": "the number of rows"}.get(name, name)
-            raise StoreError(
-                f"the session in {folder} was made with {what} {expected!r}, found {now.get(name)!r}; {_remedy(name)}"
-            )
-    raise StoreError(f"the session in {folder} has other settings than this one: {stored}, found {now}")
+    now = json.loads(json.dumps(now))
+    for name in dict.fromkeys(("task", *stored, *now)):  # first the task, which decides about classes and recipe
+        expected, found = stored.get(name, _DEFAULTS.get(name)), now.get(name, _DEFAULTS.get(name))
+        if expected == found:
+            continue
+        if name == "recipe" and found is not None and expected["name"] != found["name"]:
+            expected, found = expected["name"], found["name"]
+        what = {"pool": "the content of the pool", "rows": "the number of rows"}.get(name, name)
+        raise StoreError(f"the session in {folder} was made with {what} {expected!r}, found {found!r}; {_remedy(name)}")
 
 
 def _remedy(name: str) -> str:
     if name in ("pool", "rows"):
         return "pass the same pool, in the same form, as when it was started"
     if name == "recipe":
-        return "leave recipe= out to go on with the stored one, or start a new session in another folder"
+        return (
+            "pass the same recipe (Session.load without recipe= takes the stored one), or start a new session in "
+            "another folder"
+        )
     return f"go on with the same {name}, or start a new session in another folder"
 
 
-def _is_used(folder: Path) -> bool:
+def is_used(folder: Path) -> bool:
     """Whether there is a session; an empty ledger alone is left by a start that was interrupted."""
     answers = folder / ANSWERS
-    return (folder / "session.json").exists() or (answers.exists() and answers.stat().st_size > 0)
+    try:
+        return (folder / "session.json").exists() or (answers.exists() and answers.stat().st_size > 0)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{folder}: a session cannot be stored there ({error}); a folder that can be written to, or the name of "
+        "a new one, was expected. Choose another folder"
+    )
 
 
 def _check_fields(path: Path, inside: str, found: Any, fields: tuple[str, ...]) -> None:

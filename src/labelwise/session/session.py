@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelwise import recipes
-from labelwise.errors import LabelError, NeedError, RowError, StoreError
+from labelwise.errors import ArgumentError, LabelError, NeedError, RowError, StoreError
 from labelwise.io.sizes import parse_size
 from labelwise.labels.answers import check_ids, count_classes, resolve_classes, resolve_task
 from labelwise.labels.oracle import to_class_numbers, to_numbers
@@ -31,6 +31,8 @@ from labelwise.selection.read_pool import PoolReader, add_notes
 from labelwise.selection.run import RunOptions, run_selection
 from labelwise.selection.validate import check_budget, key_of
 from labelwise.session import folder as store
+from labelwise.session import overview
+from labelwise.session.estimator import SessionEstimator
 from labelwise.session.pending import PendingBatch
 from labelwise.shards import Shards
 from labelwise.shards.placement import Placement
@@ -61,7 +63,7 @@ class SessionState:
     round: int = 0
 
 
-class Session:
+class Session(SessionEstimator):
     """Active learning for people who own the loop.
 
     Attributes:
@@ -87,6 +89,10 @@ class Session:
     ...     al.tell(picks.ids, (X[picks.ids, 0] > 0).astype(int))
     >>> len(al.labelled)
     15
+    >>> al.predict(X[:3]).tolist()
+    [1, 0, 0]
+    >>> al
+    Session(100 rows, 15 labelled, round 2, recipe 'margin', seed 0, no folder)
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class Session:
         max_memory: int | str | None = None,
         engine: str | Ray | None = None,
         half: bool = False,
+        resume: bool = False,
     ):
         """Start a session.
 
@@ -117,8 +124,8 @@ class Session:
             task: "regress" if labels are numbers; None takes the task of the learner, else "classify".
             weights: whether training uses the weights that rows were drawn with; None leaves it to the learner.
             seed: the only source of chance.
-            folder: a folder to store the session in; it must not hold one yet. Answers are on disk before `tell`
-                returns, and `Session.load` continues from there.
+            folder: a folder to store the session in; it must not hold one yet, unless `resume` is true. Answers are on
+                disk before `tell` returns, and `Session.load` continues from there.
             spill: a folder for memory-mapped files with the pool's signals, for pools larger than memory.
             batch: rows in one forward pass.
             max_memory: limit on the memory of `ask` besides pool and model, such as "4GB". It counts the memory that
@@ -127,11 +134,16 @@ class Session:
             engine: None for this process; "ray" or a `Ray` to read the pool on workers, each with its own model.
             half: store signals of several numbers a row in float16 and compute in float32: half the memory and half
                 the bytes to read. docs/results/half.md shows how picks change.
+            resume: continue the session that `folder` holds, as `Session.load` does, or start it where there is none:
+                a cell of a notebook can be run twice. Recipe, seed, classes, pool and the other arguments that decide
+                about picks must be those it was started with.
 
         Raises:
             ArgumentError, LabelError, NeedError, StoreError: an argument does not fit the others, or the folder
-                already holds a session.
+                already holds a session, or, with `resume`, one with other settings.
         """
+        if resume and folder is None:
+            raise ArgumentError("resume=True continues the session in a folder; pass folder= too")
         self._key = key_of(seed)
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
         self.recipe = recipes.get(recipe)
@@ -148,6 +160,7 @@ class Session:
         self.seed = seed
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         self.estimate: dict[str, Any] | None = None
+        self._estimates: dict[int, dict[str, Any]] = {}  # by round
         spill_folder = None if spill is None else Path(spill)
         self._pool_reader = PoolReader(
             self.pool, batch, RunOptions.of(max_memory), engine_of(engine), spill_folder, bool(half)
@@ -158,7 +171,10 @@ class Session:
         self._pending_reader: Reader | None = None  # the model that chose it; None in a session loaded since
         self._round = 0
         self.folder = None if folder is None else Path(folder)
-        self.ledger = Ledger() if self.folder is None else store.create(self.folder, self._settings())
+        if self.folder is not None and resume and store.is_used(self.folder):
+            self.ledger = self._load(self.folder)
+        else:
+            self.ledger = Ledger() if self.folder is None else store.create(self.folder, self._settings())
 
     @staticmethod
     def load(
@@ -188,7 +204,7 @@ class Session:
         """
         path = Path(folder)
         settings = store.settings(path)
-        session = Session(
+        return Session(
             pool,
             learner,
             recipe if recipe is not None else store.recipe_of(path, settings),
@@ -200,16 +216,27 @@ class Session:
             half=settings.get("half", False),
             max_memory=max_memory,
             engine=engine,
+            folder=path,
+            resume=True,
         )
-        session.folder = path
-        store.check(path, settings, session._settings())
-        session.ledger = store.ledger(path)
-        session._pending = pending = store.load_pending(path, session._count_answers())
-        partly = pending is not None and not pending.is_complete(session.ledger)
-        session._round = pending.round if pending is not None and partly else session._next_round()
-        if session.learner is not None:
-            session._fit, session._fit_answers = store.load_fit(path, session.learner)
-        return session
+
+    def _load(self, folder: Path) -> Ledger:
+        """Take over the session stored in `folder`; return its ledger."""
+        store.check(folder, store.settings(folder), self._settings())
+        self.ledger = store.ledger(folder)
+        self._pending = pending = store.load_pending(folder, self._count_answers())
+        partly = pending is not None and not pending.is_complete(self.ledger)
+        self._round = pending.round if pending is not None and partly else self._next_round()
+        if self.learner is not None:
+            self._fit, self._fit_answers = store.load_fit(folder, self.learner)
+        return self.ledger
+
+    def __repr__(self) -> str:
+        return overview.one_line(self)
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        return overview.html_table(self)
 
     @property
     def labelled(self) -> np.ndarray:
@@ -300,6 +327,8 @@ class Session:
         notes = {} if self._pending is None else self._pending.notes_for(rows)
         self.ledger.add(self._round, rows, answers, weights, self.recipe.name, notes)
         self.estimate = self._estimate()
+        if self.estimate is not None:
+            self._estimates[self._round] = self.estimate
 
     def as_answers(self, labels: Any) -> list[int] | list[float]:
         """Convert labels to what the ledger stores.
@@ -333,7 +362,7 @@ class Session:
                 "scikit-learn classifier or a Learner"
             )
         if not len(self.ledger.labelled):
-            raise LabelError("there is no answer to train on yet; tell some labels first")
+            raise LabelError("there is no answer to train on yet: label the rows of ask(k), then tell(ids, labels)")
         began = time.perf_counter()
         self._fit = self._train(self.learner, self.ledger)
         self._fit_answers = self._count_answers()
@@ -387,7 +416,7 @@ class Session:
             self.ledger.append(entry)
         self._fit, self._fit_answers = state.fit, state.fit_answers
         self._pending, self._pending_reader, self._round = state.pending, None, state.round
-        self.estimate = None
+        self.estimate, self._estimates = None, {}
         if self.folder is not None:
             if self._pending is not None:
                 store.save_pending(self.folder, self._pending)
@@ -489,6 +518,21 @@ class Session:
             {**entry.notes, "ids": [row for row in entry.ids if row not in entry.notes.get("unasked", ())]}
             for entry in self.ledger
         )
+
+    def history_table(self) -> dict[str, list[Any]]:
+        """Return the rounds as columns; `pandas.DataFrame(al.history_table())` makes a frame of them.
+
+        Returns:
+            Lists of equal length, one entry for each round: "round"; "labels", how many rows were labelled after it;
+            "ids" and "answers", what was told in it (class numbers, or numbers in regression); "recipe"; "notes",
+            those that the strategy wants back; "estimate", as the attribute, None for rounds told in another process.
+
+        >>> al = Session(np.eye(3), recipe="random", classes=2)
+        >>> al.tell([0, 2], [1, 0])
+        >>> al.history_table()["labels"]
+        [2]
+        """
+        return overview.history_table(self.ledger, self._estimates)
 
     def _count_answers(self) -> int:
         """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""

@@ -94,7 +94,7 @@ class EnsembleLearner(BaseLearner):
         states = [fit.state for fit in fits if fit.state is not None]
         saved = {f"{i}.{name}": value for i, state in enumerate(states) for name, value in state.items()}
         reader = EnsembleReader([fit.reader for fit in fits])
-        return Fit(reader, ids, published, notes, saved or None, fits[0].held_out)
+        return Fit(reader, ids, published, notes, saved or None, fits[0].held_out, tuple(fit.model for fit in fits))
 
 
 def ensemble(model: Any, members: int = 5, *, task: Literal["classify", "regress"] | None = None) -> EnsembleLearner:

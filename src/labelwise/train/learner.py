@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.signals.read import Reader
 from labelwise.signals.spec import Signal
+from labelwise.train import predictions
 from labelwise.train.objectives.objective import Objective
 
 
@@ -30,6 +32,14 @@ class Fit:
         state: what a warm start in a new process needs; None if training again on the same labels with the same key
             gives the same model.
         held_out: (m,) ids of labelled rows that no round trains on; none where the hold-out changes by round.
+        model: the trained module or estimator, for an ensemble a tuple of them; None takes that of the reader.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from labelwise.train import learner_of
+    >>> pool = Pool.of(np.array([[0.0], [1.0], [2.0], [3.0]]))
+    >>> fit = learner_of(LogisticRegression()).fit(pool, pool.ids, torch.tensor([0, 0, 1, 1]), classes=2, key=Key(0))
+    >>> fit.predict(np.array([[-1.0], [5.0]]))
+    array([0, 1])
     """
 
     reader: Reader
@@ -38,6 +48,35 @@ class Fit:
     notes: Mapping[str, Any] = field(default_factory=dict)
     state: dict[str, Tensor] | None = None
     held_out: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    model: Any = None
+
+    def __post_init__(self) -> None:
+        if self.model is None:
+            object.__setattr__(self, "model", getattr(self.reader, "model", None))
+
+    def predict(self, rows: Any, ids: Any = None, *, batch: int = 256) -> np.ndarray:
+        """Predict rows, block by block, on the device of the model.
+
+        Args:
+            rows: a Pool, or anything `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
+            ids: (n,) which rows of it; all if None.
+            batch: rows in one forward pass.
+
+        Returns:
+            Class numbers (n,), or numbers in regression.
+
+        Raises:
+            RowError: an id is not in the pool.
+        """
+        return predictions.predict(self.reader, rows if isinstance(rows, Pool) else Pool.of(rows), ids, batch)
+
+    def predict_proba(self, rows: Any, ids: Any = None, *, batch: int = 256) -> np.ndarray:
+        """Predict class probabilities (n, C); arguments and errors as for `predict`.
+
+        Raises:
+            NeedError: the model is one of regression.
+        """
+        return predictions.predict_proba(self.reader, rows if isinstance(rows, Pool) else Pool.of(rows), ids, batch)
 
 
 @runtime_checkable

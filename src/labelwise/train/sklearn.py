@@ -84,15 +84,15 @@ class SklearnLearner(BaseLearner):
         notes: dict[str, Any] = {"rows": len(ids)}
         estimator = self.estimator if self.cross_validate is None else self._choose(rows, self.cross_validate, notes)
         if is_regression:
-            reader: Any = rows.fit_regressor(estimator)
-            return Fit(reader, ids, {}, notes, None)
+            regressor = rows.fit_regressor(estimator)
+            return Fit(_regressor_reader(regressor), ids, {}, notes, None, model=regressor)
         fitted = rows.fit_classifier(estimator)
         predict = functools.partial(rows.predict_fold, estimator)
         calibration = None if fitted.constant else functools.partial(out_of_fold_logits, ids, labels, data.key, predict)
         if fitted.constant:
             notes["constant"] = f"only class {int(labels[0])} is labelled yet: every row gets the same probabilities"
         reader = EstimatorReader(fitted.classifier, classes, steps=fitted.steps, holdout=calibration)
-        return Fit(reader, ids, {}, notes, None)
+        return Fit(reader, ids, {}, notes, None, model=fitted.model)
 
     def _choose(self, rows: _LabelledRows, parameter: str, notes: dict[str, Any]) -> Any:
         """The estimator with the value of the parameter that is best on rows it was not fitted on."""
@@ -142,10 +142,8 @@ class _LabelledRows:
         weight_n = None if self.weight_n is None else self.weight_n[index.numpy()]
         return replace(self, ids=self.ids[index], X=X, labels=self.labels[index], weight_n=weight_n)
 
-    def fit_regressor(self, estimator: Any) -> RegressorReader:
-        fitted = self._fit(_clone(estimator, self.key.fold("init")))
-        is_pipeline = hasattr(fitted, "steps") and len(fitted.steps) > 1
-        return RegressorReader(fitted[-1], steps=fitted[:-1]) if is_pipeline else RegressorReader(fitted)
+    def fit_regressor(self, estimator: Any) -> Any:
+        return self._fit(_clone(estimator, self.key.fold("init")))
 
     def fit_classifier(self, estimator: Any) -> _FittedClassifier:
         copy = _clone(estimator, self.key.fold("init"))
@@ -153,11 +151,12 @@ class _LabelledRows:
         if len(self.labels.unique()) == 1:
             # The steps that make features are still fitted, so that rows have embeddings from the first label on.
             steps = copy[:-1].fit(self.X, self.labels.numpy()) if is_pipeline else None
-            return _FittedClassifier(_ConstantClassifier(self.labels, self.classes), steps, constant=True)
+            constant = _ConstantClassifier(self.labels, self.classes)
+            return _FittedClassifier(constant, steps, constant=True, model=constant)
         fitted = self._fit(copy)
         if is_pipeline:
-            return _FittedClassifier(fitted[-1], fitted[:-1], constant=False)
-        return _FittedClassifier(fitted, None, constant=False)
+            return _FittedClassifier(fitted[-1], fitted[:-1], constant=False, model=fitted)
+        return _FittedClassifier(fitted, None, constant=False, model=fitted)
 
     def predict_fold(self, estimator: Any, train: Tensor, test: Tensor) -> Tensor | None:
         """Logits (m, C), or numbers (m, 1), for the rows at `test` by an estimator fitted on those at `train`.
@@ -182,12 +181,13 @@ class _LabelledRows:
 
 
 class _FittedClassifier:
-    """A fitted classifier and the steps before it."""
+    """A fitted classifier, the steps before it, and both as one estimator."""
 
-    def __init__(self, classifier: Classifier, steps: Any, constant: bool):
+    def __init__(self, classifier: Classifier, steps: Any, constant: bool, model: Any):
         self.classifier = classifier
         self.steps = steps
         self.constant = constant
+        self.model = model
 
     def probabilities(self, X: Any, classes: int) -> Tensor:
         """Probabilities (n, classes) of these rows."""
@@ -205,6 +205,14 @@ class _ConstantClassifier:
     def predict_proba(self, X: Any) -> np.ndarray:
         rows = X.shape[0] if hasattr(X, "shape") else len(X)
         return np.tile(self._p_C, (rows, 1))
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def _regressor_reader(fitted: Any) -> RegressorReader:
+    is_pipeline = hasattr(fitted, "steps") and len(fitted.steps) > 1
+    return RegressorReader(fitted[-1], steps=fitted[:-1]) if is_pipeline else RegressorReader(fitted)
 
 
 def is_regressor(estimator: Any) -> bool:
