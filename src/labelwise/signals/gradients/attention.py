@@ -58,7 +58,10 @@ def _recompute(
     else:
         weights = [module.get_parameter(name).detach() for name in _SPLIT]
     with torch.enable_grad():
-        parts = [F.linear(x, w.to(x.dtype), b).requires_grad_() for x, w, b in zip(inputs, weights, biases)]
+        parts = [
+            F.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype)).requires_grad_()
+            for x, w, b in zip(inputs, weights, biases)
+        ]
         split = [part.unflatten(2, (module.num_heads, -1)).transpose(1, 2) for part in parts]
         heads_BTE = F.scaled_dot_product_attention(split[0], split[1], split[2], mask).transpose(1, 2).flatten(2)
         inner_BTE = d_BTE @ module.out_proj.weight.detach().to(d_BTE.dtype)

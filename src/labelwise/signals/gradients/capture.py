@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from labelwise.errors import ModelError
 from labelwise.signals.gradients.pieces import Piece
 from labelwise.signals.gradients.rules import RULES, Call, MisfitError, Rule
+from labelwise.signals.model.isolate import check_differentiable
 
 Collect = Callable[[str, Piece], None]  # takes a parameter's name and its piece
 
@@ -45,6 +46,7 @@ class Capture:
     """
 
     def __init__(self, model: nn.Module):
+        check_differentiable(model)
         self.model = model
         self.trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
         if not self.trained:

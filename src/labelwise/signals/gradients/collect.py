@@ -12,6 +12,7 @@ from torch import Tensor
 from labelwise.signals.gradients.pieces import Piece
 from labelwise.signals.gradients.sketch import Tables
 
+HALF = (torch.float16, torch.bfloat16)
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}  # |found - true|^2 / |true|^2 up to which a gradient is right
 HALF_ROUNDING = 5e-2
 
@@ -29,6 +30,7 @@ class Collector(ABC):
     """Takes the pieces of a pass; cleared when a pass is repeated."""
 
     along: Mapping[str, Tensor] | None = None
+    scale_B: Tensor | None = None  # what the cotangent of each row was divided by
 
     @abstractmethod
     def clear(self) -> None:
@@ -56,7 +58,10 @@ class TotalsCollector(Collector):
         self._totals = {}
 
     def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
-        norm_B, dot_B = piece.measure(self.request.norm, None if self.along is None else self.along[name])
+        along = None if self.along is None else self.along[name]
+        if along is not None:
+            along = along.to(at_least_single(along.dtype))
+        norm_B, dot_B = piece.measure(self.request.norm, along)
         if norm_B is not None:
             self._sum("norm", norm_B, part)
         if dot_B is not None:
@@ -74,6 +79,11 @@ class TotalsCollector(Collector):
         wanted = {"norm": self.request.norm, "dot": self.along is not None, "sketch": width > 0}
         blank = {"sketch": torch.zeros(self._rows, width, dtype=torch.float64, device=device)}
         zero_B = torch.zeros(self._rows, dtype=torch.float64, device=device)
+        if self.scale_B is not None:
+            scale_B = self.scale_B.double()
+            scales = {"norm": scale_B.square(), "dot": scale_B, "sketch": scale_B[:, None]}
+            self._totals = {what: values * scales[what] for what, values in self._totals.items()}
+            self.scale_B = None
         found = [
             self._totals.get(what, blank.get(what, zero_B)) if request else None for what, request in wanted.items()
         ]
@@ -105,7 +115,14 @@ class GradientCollector(Collector):
     def of(self, name: str, parameter: Tensor) -> Tensor:
         """The gradients (B, P) of one parameter; zeros if it was not used."""
         found = self._by_name.get(name)
-        return parameter.new_zeros(self._rows, parameter.numel()) if found is None else found
+        if found is None:
+            return parameter.new_zeros(self._rows, parameter.numel(), dtype=at_least_single(parameter.dtype))
+        return found if self.scale_B is None else found * self.scale_B[:, None].to(found.dtype)
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """float32 for half precision, else the dtype."""
+    return torch.float32 if dtype in HALF else dtype
 
 
 class RuleChecker(Collector):
@@ -120,7 +137,8 @@ class RuleChecker(Collector):
 
     def add(self, name: str, piece: Piece, part: slice = slice(None)) -> None:
         assert self.along is not None
-        norm_B, dot_B = piece.measure(True, self.along[name])
+        along = self.along[name]
+        norm_B, dot_B = piece.measure(True, along.to(at_least_single(along.dtype)))
         assert norm_B is not None
         assert dot_B is not None
         self._found[name] = (norm_B.double(), dot_B.double())

@@ -42,7 +42,7 @@ def row_gradients(
                 found = by_row(parameters, take_rows(inputs, part), cotangent_BC[part])
         except (RuntimeError, ValueError, TypeError, AttributeError):
             found = _one_by_one(forward, parameters, inputs, cotangent_BC, part)
-        yield part, {name: g.flatten(1) for name, g in found.items()}
+        yield part, {name: g.reshape(len(g), -1) for name, g in found.items()}
 
 
 def _one_by_one(

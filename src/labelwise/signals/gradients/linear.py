@@ -43,7 +43,7 @@ def added(name: str) -> Rule:
 
     def pieces(module: nn.Module, call: Call, wanted: frozenset[str]) -> dict[str, Piece]:
         d, shape = call.gradient(), module.get_parameter(name).shape
-        return {name: Vector(summed_to(d, tuple(shape)).flatten(1))} if name in wanted else {}
+        return {name: Vector(summed_to(d, tuple(shape)).reshape(len(d), -1))} if name in wanted else {}
 
     return Rule((name,), pieces)
 

@@ -49,7 +49,8 @@ def _batch_normal(module: nn.Module, x: Tensor) -> Tensor:
 def _instance_normal(module: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
     own_statistics = not module.track_running_stats
-    return F.instance_norm(x, module.running_mean, module.running_var, use_input_stats=own_statistics, eps=module.eps)
+    mean_C, variance_C = (None if s is None else s.to(x.dtype) for s in (module.running_mean, module.running_var))
+    return F.instance_norm(x, mean_C, variance_C, use_input_stats=own_statistics, eps=module.eps)
 
 
 def _group_normal(module: nn.Module, x: Tensor) -> Tensor:

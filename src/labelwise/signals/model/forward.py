@@ -16,6 +16,7 @@ from labelwise.errors import ArgumentError, ModelError, NeedError
 from labelwise.signals.draws.draws import Draws, LastLayerDraws
 from labelwise.signals.model import head as heads
 from labelwise.signals.model.head import Output
+from labelwise.signals.model.isolate import replaced
 from labelwise.signals.read import Labelled, as_column
 from labelwise.signals.spec import (
     Embedding,
@@ -234,8 +235,8 @@ def forward(
     with precision:
         by_name = isinstance(batch, Mapping) and _by_name(model, batch)
         if parameters is not None:
-            given = ((), dict(batch)) if by_name else ((batch,), None)
-            return torch.func.functional_call(model, parameters, *given)
+            with replaced(model, parameters):
+                return model(**batch) if by_name else model(batch)
         return model(**batch) if by_name else model(batch)
 
 
