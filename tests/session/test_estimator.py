@@ -149,6 +149,7 @@ def test_before_the_first_label_and_without_a_learner() -> None:
     ("rows", "text"),
     [
         ([3, 5], "whole numbers"),
+        (range(2), "whole numbers"),
         (np.array([3, 5]), r"predict\(ids=picks.ids\)"),
         (NEW[:, :3], r"shape \(4,\); found numbers of shape \(3,\)"),
         (NEW[0], r"found numbers of shape \(\)"),
@@ -162,6 +163,8 @@ def test_rows_of_another_kind(rows: object, text: str) -> None:
 
 def test_ids_that_are_none() -> None:
     al = session(LogisticRegression())
+    with pytest.raises(RowError, match="empty"):
+        al.predict(NEW[:0])
     with pytest.raises(ArgumentError, match="not both"):
         al.predict(NEW, ids=[1])
     with pytest.raises(RowError, match=r"not in the pool of 120 rows: 500"):

@@ -306,6 +306,15 @@ def test_other_readers_of_a_model_are_given_columns_of_the_cpu(away: Second) -> 
     assert (here.tensor(Probs()).device, there.tensor(Probs()).device) == (CPU, AWAY)
 
 
+def test_predictions_of_a_model_on_a_device_are_those_of_the_cpu(away: Second) -> None:
+    one = trained("margin")
+    with torch._C.DisableTorchFunction():
+        expected = one.model(torch.from_numpy(X)).softmax(1).detach().numpy()
+    np.testing.assert_allclose(one.predict_proba(X), expected, atol=1e-9)
+    assert (one.predict() == expected.argmax(1)).all()
+    assert one.score(X, Y) == (expected.argmax(1) == Y).mean()
+
+
 def test_a_clock_is_read_when_the_device_is_done(away: Second, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work on an accelerator goes on after the call that asked for it: each part is waited for before its clock."""
     one = session("kcenter", state=trained("kcenter").state())
@@ -722,6 +731,15 @@ def test_cuda_makes_the_picks_of_the_cpu(name: str, expected: Any) -> None:
 
 def _to_cuda(one: lw.Session) -> None:
     one.fit().reader.model.cuda()
+
+
+@cuda
+def test_predictions_on_cuda_are_those_of_the_cpu() -> None:
+    one = session("margin")
+    expected = one.predict_proba(X)
+    _to_cuda(one)
+    np.testing.assert_allclose(one.predict_proba(X), expected, atol=1e-6)
+    assert next(one.model.parameters()).is_cuda
 
 
 @cuda

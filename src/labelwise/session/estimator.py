@@ -148,7 +148,11 @@ class SessionEstimator(ABC):
             return self.pool, self.pool.ids if ids is None else as_ids(ids)
         if ids is not None:
             raise ArgumentError("pass new rows or ids= of rows of the session's pool, not both")
-        if isinstance(rows, list | tuple | range) and all(isinstance(row, int | np.integer) for row in rows):
+        if (
+            isinstance(rows, list | tuple | range)
+            and len(rows)
+            and all(isinstance(row, int | np.integer) for row in rows)
+        ):
             raise ArgumentError(f"rows were expected, found whole numbers ({rows[:3]!r} ...); {_BY_ID}")
         pool = rows if isinstance(rows, Pool) else Pool.of(rows)
         _check_inputs(self.pool.inputs(self.pool.ids[:1]), pool.inputs(pool.ids[:1]))

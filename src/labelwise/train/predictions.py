@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from labelwise.errors import NeedError
 from labelwise.pool import Pool
@@ -39,7 +37,13 @@ def _read(
     """One column of these rows; for Probs, their most probable class unless `classes` is false."""
     wanted = pool.ids if ids is None else as_ids(ids)
     some = wanted if len(wanted) else pool.ids[:1]  # no rows: read one for the shape of the columns
-    columns: Iterable[Tensor] = (rows.tensor(signal) for rows in read(reader, pool, some, (signal,), batch))
-    if classes and isinstance(signal, Probs):
-        columns = (p_BC.argmax(1) for p_BC in columns)
-    return torch.cat(list(columns))[: len(wanted)].numpy()
+    found, start = torch.empty(0), 0
+    for rows in read(reader, pool, some, (signal,), batch):
+        column = rows.tensor(signal)
+        if classes and isinstance(signal, Probs):
+            column = column.argmax(1)
+        if not start:
+            found = column.new_empty(len(some), *column.shape[1:])
+        found[start : start + len(rows)] = column
+        start += len(rows)
+    return found[: len(wanted)].numpy()
