@@ -221,7 +221,7 @@ def test_duplicate_ids_are_refused():
 
 
 def test_duplicate_ids_name_one_with_its_own_count():
-    with pytest.raises(RowError, match="id 7 is there 2 times"):
+    with pytest.raises(RowError, match="id 7 occurs 2 times"):
         lw.select("entropy", 1, probs=P[:6], ids=[7, 1, 7, 9, 9, 9])
 
 

@@ -50,6 +50,6 @@ def test_the_glossary_is_short_and_sorted() -> None:
 
 
 def test_places_in_the_architecture_page_exist() -> None:
-    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("## Where is")[1].split("## ")[0]
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("| question |")[1].split("## ")[0]
     for place in re.findall(r"`([a-z_/]+(?:\.py|/))`", table):
         assert (ROOT / "src" / "labelwise" / place).exists(), place

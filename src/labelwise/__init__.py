@@ -1,6 +1,6 @@
 """Labelwise: choose which rows of an unlabelled pool are worth labelling, train on the answers, show what was saved.
 
-Three doors, from the one that does least for you to the one that does most:
+Three ways to use it, from the one that does least for you to the one that does most:
 
     lw.select(strategy, k, probs=..., embedding=...)     arrays in, batch out
     lw.Session(pool, learner, recipe)                     ask and tell: you own the loop

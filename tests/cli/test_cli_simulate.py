@@ -92,7 +92,7 @@ def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
     assert records[0].metrics == records[2].metrics  # the same first labels and weights
     assert records[0].metrics != records[4].metrics  # another seed, another split
     for text in (
-        "3 columns of numbers and 1 of categories",  # size, age, owner; town
+        "3 numeric columns and 1 categorical column",  # size, age, owner; town
         "column 'row' is left out: it only counts the rows",
         "1 rows without a value in 'price' are left out",
         "column 'name' is left out: its 120 different texts look like names",
@@ -123,7 +123,7 @@ def test_classes_of_a_parquet_file_with_draws_for_those_who_ask(tmp_path: Path):
     code, said = run(tmp_path / "kinds.parquet", "--target", "kind", "--strategies", "margin,bald", "--rounds", 1,
                      "-k", 20, "--start", 12, "--seeds", 1, "--out", tmp_path / "out")  # fmt: skip
     assert code == 0
-    assert "kind (2 classes) from 1 columns of numbers and 2 of categories; 96 rows" in said
+    assert "kind (2 classes) from 1 numeric column and 2 categorical columns; 96 rows" in said
     records = read_records(tmp_path / "out" / "records.jsonl")
     assert [(r.strategy, r.labels) for r in records] == [(s, n) for s in ("random", "margin", "bald") for n in (12, 32)]
     assert records[1].metrics["accuracy"] > 0.8

@@ -103,7 +103,7 @@ def test_add_takes_tensors_arrays_and_lists(tmp_path):
     ("arguments", "error", "text"),
     [
         ((0, [], []), RowError, "at least one id"),
-        ((0, [1, 1], [0, 0]), RowError, "id 1 is there more than once"),
+        ((0, [1, 1], [0, 0]), RowError, "id 1 occurs more than once"),
         ((0, [1, 2], [0]), RowError, "labels: one for each of the 2 ids"),
         ((0, [1.5], [0]), RowError, "whole numbers, not 1.5"),
         ((-1, [1], [0]), RowError, "round"),

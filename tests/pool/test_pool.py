@@ -202,7 +202,7 @@ def test_labels_numbers_and_names():
         ([0.5, 1.0, 1.0], ["a", "b"], "whole numbers"),
         (["a", 1, "b"], None, "mix numbers and names"),
         ([None, "a", "b"], None, "row 7: a class name was expected"),
-        ([0, 1, 1], ["a", "a"], "'a' is there more than once"),
+        ([0, 1, 1], ["a", "a"], "'a' occurs more than once"),
         ([0, 1, 1], "ab", "sequence of class names"),
     ],
 )
@@ -217,7 +217,7 @@ def test_bad_labels(labels, classes, text):
         (lambda: Pool.of(np.zeros((0, 4))), "empty"),
         (lambda: Pool.of([]), "empty"),
         (lambda: Pool.of(torch.zeros(0)), "empty"),
-        (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9, 4]), "id 4 is there 2 times"),
+        (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9, 4]), "id 4 occurs 2 times"),
         (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9]), "one for each of the 3 rows was expected, 2"),
         (lambda: Pool.of(np.zeros((3, 1)), ids=[0.0, 1.0, 2.0]), "whole numbers"),
         (lambda: Pool.of(np.zeros((2, 1)), ids=["a", "b"]), r"ids are whole numbers in one row, not \['a', 'b'\]"),
@@ -231,7 +231,7 @@ def test_bad_labels(labels, classes, text):
         (lambda: Pool.of(np.zeros((3, 1))).inputs([-1]), "not in the pool.*: -1"),
         (lambda: Pool.of(np.zeros((3, 1))).inputs(torch.tensor([True, False, True])), "not torch.bool"),
         (lambda: Pool.of(np.zeros((3, 1))).name(3), "not in the pool"),
-        (lambda: Pool.of(np.zeros((3, 1))).subset([1, 1]), "id 1 is there 2 times"),
+        (lambda: Pool.of(np.zeros((3, 1))).subset([1, 1]), "id 1 occurs 2 times"),
         (lambda: Pool.of(np.zeros((3, 1))).subset([]), "empty"),
     ],
 )

@@ -61,7 +61,7 @@ def test_every_table_and_figure_is_listed(monkeypatch):
     run = CliRunner().invoke(app, ["reproduce", "--list"])
     assert run.exit_code == 0, run.output
     assert all(name in run.output for name in EVERY)
-    assert "Paper 002" in run.output
+    assert "The paper of bss" in run.output
     run_by_name, _, others = run.output.partition("Not run by themselves")
     assert all(f"{name}: " in others for name in NOT_RUN)
     assert all(name not in run_by_name for name in NOT_RUN)

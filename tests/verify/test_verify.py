@@ -273,7 +273,7 @@ def test_a_wrong_rule_of_line_6_is_caught_by_its_theorem():
     assert "the best one" in outcome.why
 
 
-# --- the door for others ---------------------------------------------------------------------------------------------
+# --- strategies of others --------------------------------------------------------------------------------------------
 
 
 def slow_margin(arrays: Mapping[str, np.ndarray], ids: np.ndarray, k: int, seed: int) -> list[int]:

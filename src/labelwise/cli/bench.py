@@ -52,7 +52,9 @@ def data() -> None:
 @app.command("run")
 def run(
     config: Path = typer.Argument(..., metavar="CONFIG.yaml", help="What to run; suite/ has examples."),
-    out: Path = typer.Option(None, help="Folder of the run; runs/NAME if not given. Started again, it goes on there."),
+    out: Path = typer.Option(
+        None, help="Folder of the run; runs/NAME if not given. Started again, it continues there."
+    ),
     processes: int = typer.Option(None, min=1, help="Number of worker processes; replaces that of the configuration."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=f"{MAX_MEMORY} Instead of the configuration's."),
     plan: bool = typer.Option(False, "--plan", help="Print what would run and what is skipped, and exit."),
@@ -185,7 +187,8 @@ def report(
 def replay(
     project: Path = typer.Argument(..., help="A labelling project, as `labelwise label` makes it."),
     strategies: str = typer.Option(
-        None, help="Strategies to compare, separated by commas; random is always included. [dim]That of the project[/]"
+        None,
+        help="Strategies to compare, separated by commas; random is always included. [dim]\\[default: that of the project][/]",
     ),
     seeds: int = typer.Option(
         None, min=1, help=f"Runs of each strategy, each with its own test rows and first labels. {ENOUGH}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labelwise.stats.record import Record
     from labelwise.stats.summary import Table
 
-ENOUGH = "[dim]As many as a verdict needs: 6 for one strategy and random, 7 for two or three, ...[/]"
+ENOUGH = "[dim]\\[default: as many as a verdict needs, 6 for one strategy and random, 7 for two or three, ...][/]"
 BARS = " ▁▂▃▄▅▆▇█"
 
 

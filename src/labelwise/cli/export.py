@@ -11,7 +11,8 @@ def export(
     project: Path = typer.Argument(..., help="The project folder."),
     to: Path = typer.Option(..., "--to", metavar="FILE|DIR", help="The file, or the folder for --format folders."),
     format: str = typer.Option(
-        None, help="csv, parquet, folders, label-studio or coco. [dim]csv and parquet by the ending of FILE[/]"
+        None,
+        help="csv, parquet, folders, label-studio or coco. [dim]\\[default: csv or parquet, by the ending of FILE][/]",
     ),
     include: list[str] = typer.Option(
         None,

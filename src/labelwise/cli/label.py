@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HOST = typer.Option("127.0.0.1", help="Address the page listens on. Any but 127.0.0.1 requires a token.")
 PORT = typer.Option(8765, help="Port of the page; if taken, the next free one is used.")
-TOKEN = typer.Option(None, help="Token of the page. [dim]Made where one is required[/]")
+TOKEN = typer.Option(None, help="Token of the page. [dim]\\[default: made where one is required][/]")
 NO_OPEN = typer.Option(False, "--no-open", help="Do not open a browser.")
 LIMIT = typer.Option(None, "--max-memory", metavar="SIZE", help=MAX_MEMORY)
 NAMES = typer.Option(None, "--name", help="Further host name of the page, such as that of a proxy. Can be repeated.")
@@ -33,11 +33,11 @@ def label(
     features: str = typer.Option(None, metavar="COLUMNS", help="The columns that make a row, separated by commas."),
     encoder: str = typer.Option("auto", help="What turns a row into features. auto: the best one installed."),
     project: Path = typer.Option(
-        None, metavar="DIR", help="The project folder. [dim]DATA-labelwise next to the data[/]"
+        None, metavar="DIR", help="The project folder. [dim]\\[default: DATA-labelwise next to the data][/]"
     ),
     k: int = typer.Option(20, "-k", "--k", min=2, help="Rows of a round, including test rows."),
     recipe: str = typer.Option(
-        None, help="How rows are chosen. [dim]typiclust+badge; typiclust+kcenter for numbers[/]"
+        None, help="How rows are chosen. [dim]\\[default: typiclust+badge; typiclust+kcenter for numbers][/]"
     ),
     people: int = typer.Option(1, min=1, help="How many people answer each row."),
     test_share: float = typer.Option(

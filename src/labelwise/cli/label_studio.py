@@ -18,7 +18,9 @@ TOKEN_ENV = typer.Option(
     "LABEL_STUDIO_TOKEN", metavar="NAME", help="The environment variable that holds a personal access token."
 )
 LEGACY = typer.Option(False, "--legacy-token", help="The token is a legacy token.")
-ID = typer.Option(None, metavar="N", help="The project of Label Studio. [dim]The last one used, or a new one[/]")
+ID = typer.Option(
+    None, metavar="N", help="The project of Label Studio. [dim]\\[default: the last one used, or a new one][/]"
+)
 
 
 @app.command("push")
@@ -28,11 +30,11 @@ def push(
     token_env: str = TOKEN_ENV,
     legacy_token: bool = LEGACY,
     project_id: int = ID,
-    round: int = typer.Option(None, min=1, help="The round to push. [dim]The last one[/]"),
+    round: int = typer.Option(None, min=1, help="The round to push. [dim]\\[default: the last one][/]"),
     image_url: str = typer.Option(
         None,
         metavar="PREFIX",
-        help="Prefix of the images' paths for Label Studio. [dim]Images are put into the tasks[/]",
+        help="Prefix of the images' paths for Label Studio. [dim]\\[default: the images are put into the tasks][/]",
     ),
 ) -> None:
     """Send the picks of a round as tasks, with the model's predictions. Can be repeated: no task is made twice."""

@@ -17,7 +17,7 @@ def labels_needed(
         ..., metavar="FILE", help="Embeddings or features (N, D): FILE.npy, .npz or .parquet."
     ),
     epsilon: float = typer.Option(0.1, help="Accuracy, above 0 and at most 1; the guarantee is relative to it."),
-    rank: int = typer.Option(None, min=1, help="Largest number of functions. [dim]All directions[/]"),
+    rank: int = typer.Option(None, min=1, help="Largest number of functions. [dim]\\[default: all directions][/]"),
     tol: float = typer.Option(None, help="Ignore eigenvalues below this share of the largest."),
     inputs: int = typer.Option(
         None, min=2, help="Number of inputs of a two-layer network; also evaluates theorem 4.1."

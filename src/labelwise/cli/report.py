@@ -9,7 +9,9 @@ import typer
 
 def report(
     project: Path = typer.Argument(..., help="The project folder."),
-    to: Path = typer.Option(None, "--to", metavar="FILE", help="The file to write. [dim]PROJECT/report.html[/]"),
+    to: Path = typer.Option(
+        None, "--to", metavar="FILE", help="The file to write. [dim]\\[default: PROJECT/report.html][/]"
+    ),
     force: bool = typer.Option(False, "--force", help="Replace an existing file."),
 ) -> None:
     """Write the report of a project as one page: quality, learning curve, labels by class, people and rounds."""

@@ -101,9 +101,13 @@ def _list(console: Console) -> None:
         if one.run is None:
             console.print(f"  {one.name}: {one.why}", highlight=False)
     console.print()
-    console.print("Paper 002, on importance sampling for active learning (bss), has no tables, figures or experiments.")
-    console.print(f"Times: smoke and small on one core, paper on one H200{_no_cuda()}, where [bold]c[/] on one core.")
-    console.print("They were measured where the pages under docs/results were made; those with [bold]~[/] are guesses.")
+    console.print("The paper of bss (Sample complexity of deep active learning) has no tables, figures or experiments.")
+    console.print(
+        f"Times: smoke and small on one core; paper on one H200{_no_cuda()}, or on one core where marked [bold]c[/]."
+    )
+    console.print(
+        "They were measured where the pages under docs/results were made; those with [bold]~[/] are guesses. no data: not found."
+    )
     console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers and the paper's.")
 
 

@@ -49,7 +49,7 @@ def select(
     out: Path = typer.Option(
         None,
         metavar="FILE",
-        help="Write the picks to .csv, .json or .npy (ids only). [dim]Printed as CSV[/]",
+        help="Write the picks to .csv, .json or .npy (ids only). [dim]\\[default: printed as CSV][/]",
     ),
 ) -> None:
     """Choose the rows worth labelling next, from arrays in files. Files in .npy form are memory-mapped.

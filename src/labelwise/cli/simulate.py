@@ -27,7 +27,7 @@ DEFAULTS = {"classify": "random,margin,badge,typiclust", "regress": "random,kcen
 HIDDEN = (64, 64)
 NEXT = (
     (
-        "labelwise simulate TABLE --target COLUMN --seeds 10",
+        "the same command with --seeds 20",
         "more seeds, narrower intervals; finished runs are not repeated",
     ),
     ("labelwise strategies", "other strategies to compare"),
@@ -45,7 +45,7 @@ def simulate(
     strategies: str = typer.Option(
         None,
         help="Strategies to compare, separated by commas; random is always included. "
-        "[dim]margin,badge,typiclust for classes, kcenter,typiclust,bait for numbers[/]",
+        "[dim]\\[default: margin,badge,typiclust for classes, kcenter,typiclust,bait for numbers][/]",
     ),
     rounds: int = typer.Option(10, min=1, help="Rounds after the first labels."),
     k: int = typer.Option(20, "-k", "--k", min=1, help="Labels of each round."),
@@ -176,13 +176,14 @@ def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, re
     from labelwise.io.text import many
 
     what = f"{len(own.classes)} classes" if own.classes else "numbers"
+    kinds = ((own.numeric, "numeric column"), (own.categories, "categorical column"))
+    columns = " and ".join(many(len(names), kind) for names, kind in kinds if names)
     console.print(
-        f"[bold]Labelwise simulate[/]: {_plain(own.target)} ({what}) from {len(own.numeric)} columns of numbers and "
-        f"{len(own.categories)} of categories; {len(data.pool)} rows to choose from, {len(data.test)} to test on.",
+        f"[bold]Labelwise simulate[/]: {_plain(own.target)} ({what}) from {columns}; {len(data.pool)} rows to choose from, {len(data.test)} to test on.",
         highlight=False,
     )
     for note in own.notes:
-        console.print(f"  [yellow]note[/] {_plain(note)}", highlight=False, soft_wrap=True)
+        console.print(f"  [yellow]note:[/] {_plain(note)}", highlight=False, soft_wrap=True)
     last = plan.start + plan.n * plan.k
     on = " Continuing the runs in the folder." if resumed else ""
     seeds = many(len(plan.seeds), "seed")
@@ -210,7 +211,7 @@ def _warn(console: Console, own: OwnTable, plan: Comparison, records: list[Recor
         said = said if best <= common else ""
     if said:
         more = "More labels or other features may change that."
-        console.print(f"[yellow]note[/] {said} {more}", highlight=False)
+        console.print(f"[yellow]note:[/] {said} {more}", highlight=False)
 
 
 def _of(records: list[Record]) -> set[str]:

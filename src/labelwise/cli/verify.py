@@ -41,7 +41,7 @@ def verify(
         metavar="[STRATEGY]...",
         help="Names, or my_module:MyStrategy for one of your own; all strategies if none.",
     ),
-    seed: int = typer.Option(0, min=0, help="Of the random problems."),
+    seed: int = typer.Option(0, min=0, help="Seed of the random problems."),
     device: str = typer.Option(
         "cpu", help="cpu, or cuda to run every check there; cpu compares with CUDA if there is one."
     ),
@@ -60,6 +60,7 @@ def verify(
     from rich.console import Console
 
     from labelwise.errors import ArgumentError
+    from labelwise.io.text import many
     from labelwise.strategies import names as every
     from labelwise.verify.run import plan_one
 
@@ -79,7 +80,7 @@ def verify(
     passed = sum(one.status == "passed" for one in outcomes)
     seconds = sum(one.seconds for one in outcomes)
     strategies = len({one.strategy for one in outcomes})
-    end = f"{passed} checks of {strategies} strategies passed, {len(failed)} failed, in {seconds:.0f} s (seed {seed})"
+    end = f"{passed} checks of {many(strategies, 'strategy')} passed, {len(failed)} failed, in {seconds:.0f} s (seed {seed})"
     console.print(f"[bold {'red' if failed else 'green'}]{end}[/]", highlight=False)
     if failed or not passed:
         raise typer.Exit(1)
@@ -177,6 +178,7 @@ def _print_table(outcomes: list[Outcome], console: Console) -> None:
         legend = ", ".join(
             f"{SHORT_TITLES[title]} = {title}" for title in titles if SHORT_TITLES.get(title, title) != title
         )
+        legend = f"{legend}, law = distribution of the draws"
         console.print(f"[dim]{legend}, s = seconds[/]", highlight=False)
 
 

@@ -56,7 +56,7 @@ def unique_ids(ids: Tensor, n: int) -> Tensor:
     values, counts = ids.unique(return_counts=True)
     if len(values) < n:
         twice = values[counts > 1]
-        raise RowError(f"ids are unique; id {int(twice[0])} is there {int(counts[counts > 1][0])} times.")
+        raise RowError(f"ids are unique; id {int(twice[0])} occurs {int(counts[counts > 1][0])} times.")
     return ids
 
 

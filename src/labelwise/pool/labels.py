@@ -52,7 +52,7 @@ def _names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
     names = tuple(classes)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise LabelError(f"classes: the name {twice!r} is there more than once; each class has its own name.")
+        raise LabelError(f"classes: the name {twice!r} occurs more than once; each class has its own name.")
     return names
 
 

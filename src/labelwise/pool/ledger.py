@@ -239,7 +239,7 @@ def _check_ids(ids: list[int]) -> None:
         if not _is_int(row):
             raise RowError(f"ids are whole numbers, not {row!r}.")
         if row in seen:
-            raise RowError(f"id {row} is there more than once in one entry; give each row one label.")
+            raise RowError(f"id {row} occurs more than once in one entry; give each row one label.")
         seen.add(row)
 
 

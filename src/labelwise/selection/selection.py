@@ -40,7 +40,7 @@ class Selection:
             )
         unique, counts = np.unique(self.ids, return_counts=True)
         if len(unique) != len(self.ids):
-            raise RowError(f"a Selection holds distinct ids; id {int(unique[counts > 1][0])} is there more than once")
+            raise RowError(f"a Selection holds distinct ids; id {int(unique[counts > 1][0])} occurs more than once")
         for name in ("weights", "scores"):
             bad = ~np.isfinite(getattr(self, name))
             if bad.any():

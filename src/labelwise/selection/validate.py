@@ -181,7 +181,7 @@ def row_ids(given: Mapping[str, Tensor], owner: str) -> Tensor:
     unique, counts = ids.unique(return_counts=True)
     if len(unique) != len(ids):
         more = counts > 1
-        raise RowError(f"ids must be distinct; id {int(unique[more][0])} is there {int(counts[more][0])} times")
+        raise RowError(f"ids must be distinct; id {int(unique[more][0])} occurs {int(counts[more][0])} times")
     return ids
 
 

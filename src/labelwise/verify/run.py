@@ -178,7 +178,9 @@ def _compare(reference: Reference | None, problem: Problem | None) -> Check:
 
     def checked(case: Case) -> None:
         if reference is None:
-            raise NotApplicable("there is no reference: pass reference=, a function or the name of a strategy")
+            raise NotApplicable(
+                "there is no reference: pass reference= (--reference), a function or the name of a strategy"
+            )
         problems = [problem] if problem is not None else [_small(case, turn) for turn in range(REFERENCE_TRIES)]
         for one in problems:
             found = reference(one.arrays, one.ids, one.k, one.seed)

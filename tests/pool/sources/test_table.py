@@ -132,7 +132,7 @@ def test_ids_of_a_column(tmp_path):
     path = csv(tmp_path, "a,i\n1,70\n2,50\n")
     pool = Pool.table(path, id="i")
     assert pool.inputs([50]).tolist() == [[2]]
-    with pytest.raises(RowError, match="id 7 is there 2 times"):
+    with pytest.raises(RowError, match="id 7 occurs 2 times"):
         Pool.table(csv(tmp_path, "a,i\n1,7\n2,7\n"), id="i")
     ids = Pool.table(parquet(tmp_path, {"a": [1.0, 2.0], "i": [2**60 + 1, 4]}), id="i").ids
     assert ids.tolist() == [2**60 + 1, 4]

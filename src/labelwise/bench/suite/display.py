@@ -39,11 +39,11 @@ def show_progress(steps: Iterable[Progress], console: Console, every: float = EV
 def status_line(progress: Progress) -> str:
     """One line of plain text."""
     ended = sum(progress.finished(job) for job in progress.jobs)
-    running = ", ".join(progress.running) or "nothing yet"
+    running = f"; now {', '.join(progress.running)}" if progress.running else ""
     failed = f", {len(progress.failed)} failed" if progress.failed else ""
     return (
         f"{datetime.now():%H:%M:%S} {progress.done}/{progress.total} rounds, "
-        f"{ended}/{len(progress.jobs)} runs{failed}; {_end(progress)}; now {running}"
+        f"{ended}/{len(progress.jobs)} runs{failed}; {_end(progress)}{running}"
     )
 
 

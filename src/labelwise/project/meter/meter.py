@@ -191,7 +191,7 @@ def _gains(history: History, w_BM: np.ndarray, batch: int, metric: Metric, key: 
 def _stop(history: History, score: Span | None, ahead: Span | None, metric: Metric) -> tuple[bool, str]:
     """Whether to stop, and the reason."""
     if history.free == 0:
-        return True, "every item that could be chosen has been chosen."
+        return True, "no items are left to choose for training."
     if ahead is None or score is None:
         return False, "continue: there are too few test items or rounds to estimate what more labels would bring."
     worth = WORTH[metric] * (1.0 if metric == "accuracy" else score.value)
