@@ -10,7 +10,7 @@ import torch
 
 import labelwise as lw
 from labelwise.errors import ArgumentError, BudgetError, LabelwiseError, NeedError, NumericsError, RowError
-from labelwise.signals.spec import stored
+from labelwise.signals.spec import Embedding, Needs, stored
 from labelwise.verify.problems import labelled_arrays, problem_for
 
 RNG = np.random.default_rng(0)
@@ -532,3 +532,14 @@ def _past(strategy, problem):
 def test_a_misspelt_strategy_is_told_the_nearest_name():
     with pytest.raises(ArgumentError, match="no strategy 'bagde'; did you mean 'badge'"):
         lw.select("bagde", 1, probs=np.full((3, 2), 0.5))
+
+
+def test_a_score_of_a_wrong_shape_is_named():
+    class Wide(lw.Scored):
+        needs = Needs(pool=(Embedding(),))
+
+        def score(self, rows, key):
+            return rows[Embedding()]
+
+    with pytest.raises(RowError, match=r"Wide.score must return .* of shape \(20,\); found \(20, 3\)"):
+        lw.select(Wide(), k=2, embedding=np.zeros((20, 3)))

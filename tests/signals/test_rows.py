@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.errors import NeedError, NumericsError
+from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.signals.check import check_block
 from labelwise.signals.rows import Factored, Rows, dot, sq_dist, sq_near, sq_norm
 from labelwise.signals.spec import Embedding, Features, HeadGrad, LabelProbs, Needs, Probs, stored
@@ -133,3 +133,8 @@ def test_tolerance_of_sums_is_wider_for_half_precision_only():
     check_block(Probs(), torch.tensor([0]), torch.tensor([[0.5, 0.5005]]), torch.float32)
     with pytest.raises(NumericsError):
         check_block(Probs(), torch.tensor([0]), torch.tensor([[0.5, 0.52]]), torch.float16)
+
+
+def test_rows_are_indexed_by_signals():
+    with pytest.raises(ArgumentError, match=r"rows\[Embedding\(\)\]; found 'embedding'"):
+        Rows(torch.arange(2), {Embedding(): torch.zeros(2, 3)})["embedding"]  # type: ignore[index]

@@ -188,7 +188,8 @@ def replay(
     project: Path = typer.Argument(..., help="A labelling project, as `labelwise label` makes it."),
     strategies: str = typer.Option(
         None,
-        help="Strategies to compare, separated by commas; random is always included. [dim]\\[default: that of the project][/]",
+        help="Strategies to compare, separated by commas; random is always included. "
+        "[dim]\\[default: that of the project][/]",
     ),
     seeds: int = typer.Option(
         None, min=1, help=f"Runs of each strategy, each with its own test rows and first labels. {ENOUGH}"

@@ -105,8 +105,9 @@ def _list(console: Console) -> None:
     console.print(
         f"Times: smoke and small on one core; paper on one H200{_no_cuda()}, or on one core where marked [bold]c[/]."
     )
+    console.print("They were measured where the pages under docs/results were made; those with [bold]~[/] are guesses.")
     console.print(
-        "They were measured where the pages under docs/results were made; those with [bold]~[/] are guesses. no data: not found."
+        "[bold]no data[/]: a data set that it needs was not found; `labelwise bench data` says how to get it."
     )
     console.print("labelwise reproduce NAME --scale smoke|small|paper: a page with our numbers and the paper's.")
 

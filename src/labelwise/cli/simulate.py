@@ -179,7 +179,8 @@ def _introduce(console: Console, own: OwnTable, data: Data, plan: Comparison, re
     kinds = ((own.numeric, "numeric column"), (own.categories, "categorical column"))
     columns = " and ".join(many(len(names), kind) for names, kind in kinds if names)
     console.print(
-        f"[bold]Labelwise simulate[/]: {_plain(own.target)} ({what}) from {columns}; {len(data.pool)} rows to choose from, {len(data.test)} to test on.",
+        f"[bold]Labelwise simulate[/]: {_plain(own.target)} ({what}) from {columns}; {len(data.pool)} rows to "
+        f"choose from, {len(data.test)} to test on.",
         highlight=False,
     )
     for note in own.notes:

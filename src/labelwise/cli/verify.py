@@ -79,9 +79,9 @@ def verify(
     failed = [one for one in outcomes if one.status == "failed"]
     passed = sum(one.status == "passed" for one in outcomes)
     seconds = sum(one.seconds for one in outcomes)
-    strategies = len({one.strategy for one in outcomes})
-    end = f"{passed} checks of {many(strategies, 'strategy')} passed, {len(failed)} failed, in {seconds:.0f} s (seed {seed})"
-    console.print(f"[bold {'red' if failed else 'green'}]{end}[/]", highlight=False)
+    strategies = many(len({one.strategy for one in outcomes}), "strategy")
+    end = f"{passed} checks of {strategies} passed, {len(failed)} failed, in {seconds:.0f} s (seed {seed})"
+    console.print(f"[bold {'red' if failed or not passed else 'green'}]{end}[/]", highlight=False)
     if failed or not passed:
         raise typer.Exit(1)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from labelwise.errors import NumericsError
+from labelwise.errors import NumericsError, RowError
 from labelwise.rng import Key
 from labelwise.selection.memory import Size
 from labelwise.selection.selection import Selection, equal_weights
@@ -136,6 +136,12 @@ class Scored(Strategy):
 
     def _finite_scores(self, rows: Rows, key: Key) -> Tensor:
         score_N = self.score(rows, key)
+        if not isinstance(score_N, Tensor) or score_N.shape != (len(rows),):
+            found = tuple(score_N.shape) if isinstance(score_N, Tensor) else type(score_N).__name__
+            raise RowError(
+                f"{type(self).__name__}.score must return a tensor with one number for each row, of shape "
+                f"({len(rows)},); found {found}"
+            )
         if not bool(torch.isfinite(score_N.sum())) and not bool(torch.isfinite(score_N).all()):
             raise_not_finite(type(self).__name__, rows.ids, score_N)
         return score_N

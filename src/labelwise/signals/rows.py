@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labelwise.errors import NeedError, NumericsError
+from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.signals.basis import basis_features
 from labelwise.signals.spec import Basis, DualEmbedding, HeadGrad, MeanGrad, Signal
 
@@ -48,6 +48,8 @@ class Rows:
     def __getitem__(self, signal: Signal) -> Column:
         if signal in self.columns:
             return self.columns[signal]
+        if not isinstance(signal, Signal):
+            raise ArgumentError(f"rows are indexed by a signal, such as rows[Embedding()]; found {signal!r}")
         if all(part in self.columns for part in signal.stored()):
             parts = [self.columns[part] for part in signal.stored()]
             if isinstance(signal, HeadGrad):
