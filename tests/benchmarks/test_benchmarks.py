@@ -129,6 +129,7 @@ def test_extra_memory_is_what_a_run_holds_above_its_inputs(bench):
     assert answer["picks"] == [1, 1]
 
 
+@pytest.mark.slow
 def test_quick_run_writes_the_page_and_names_an_absent_peer(bench, tmp_path, capsys):
     out = tmp_path / "page.md"
     arguments = ["--quick", "--only", "entropy", "--peers", str(tmp_path / "none"), "--out", str(out)]

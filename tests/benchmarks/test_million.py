@@ -37,6 +37,7 @@ def test_the_pool_has_the_spectrum_it_says(scripts, tmp_path: Path):
     assert ratios[True] < 3
 
 
+@pytest.mark.slow
 def test_a_row_of_the_table(tmp_path: Path):
     page = tmp_path / "million.md"
     size = ["--rows", "300", "--width", "8", "--classes", "4", "-k", "5", "--threads", "1"]

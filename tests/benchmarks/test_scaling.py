@@ -98,6 +98,7 @@ def test_pictures_have_a_panel_for_each_strategy(scaling: ModuleType, tmp_path: 
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="private memory is read from /proc")
 def test_a_run_measures_time_and_memory_within_what_is_declared(
     scaling: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

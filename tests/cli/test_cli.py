@@ -80,6 +80,7 @@ def test_strategies_lists_every_one() -> None:
     assert "Ash et al." in out
 
 
+@pytest.mark.slow
 def test_select_writes_the_picks_of_the_library(files: Path) -> None:
     expected = lw.select("badge", k=10, probs=P, embedding=H, seed=3)
     out = files / "picks.csv"
@@ -95,6 +96,7 @@ def test_select_writes_the_picks_of_the_library(files: Path) -> None:
     assert printed.stdout == out.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("probs", "embedding"),
     [("both.npz", "both.npz"), ("both.npz:probs", "both.npz:embedding"), ("p.parquet", "all.parquet:h")],
@@ -109,6 +111,7 @@ def test_select_reads_every_format(files: Path, probs: str, embedding: str) -> N
     assert json.loads(out.read_text())["ids"] == expected.ids.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -143,6 +146,7 @@ def test_bench_data_lists_what_was_found(tmp_path: Path) -> None:
     assert "not found" in out
 
 
+@pytest.mark.slow
 def test_demo_ends_with_a_table_a_page_and_a_picture(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done = run("demo", "--seeds", 1, "--rounds", 1, "--out", out, "--recipes", "margin")
@@ -157,6 +161,7 @@ def test_demo_ends_with_a_table_a_page_and_a_picture(tmp_path: Path) -> None:
     assert [(r.strategy, r.labels) for r in records] == [("random", 10), ("random", 20), ("margin", 10), ("margin", 20)]
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_leaves_no_broken_file(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     process = subprocess.Popen(

@@ -83,6 +83,7 @@ def words(drawn):
     return " ".join(text for text, _, _ in drawn()).replace("\n", " ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_text_is_inside_of_the_picture_and_covers_no_other(name, drawn):
     assert PICTURES[name]().startswith(b"\x89PNG")
@@ -193,6 +194,7 @@ def test_colours_are_told_apart_by_the_colour_blind_too(scheme):
 # --- bands -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_picture_says_what_its_bands_are(drawn):
     plots.curve_panels({"one": curves(TABLE6)})
     assert "Mean over 5 seeds; shaded: standard error of the mean over seeds." in words(drawn)
@@ -202,6 +204,7 @@ def test_a_picture_says_what_its_bands_are(drawn):
     assert "Mean over 6 seeds; shaded: standard deviation over seeds." in words(drawn)
 
 
+@pytest.mark.slow
 def test_of_many_lines_the_picture_says_whose_bands_it_has(drawn):
     many = curves(MANY)
     figures.png(many)
@@ -210,6 +213,7 @@ def test_of_many_lines_the_picture_says_whose_bands_it_has(drawn):
     assert f"shaded (of {', '.join(shaded)}): 95 % t interval" in figures.svg(many)
 
 
+@pytest.mark.slow
 def test_one_seed_has_no_band_and_panels_of_other_seeds_say_so(drawn):
     plots.curve_panels({"one": curves(TABLE6, 1)})
     assert "One seed: no band can be drawn." in words(drawn)

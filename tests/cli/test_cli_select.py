@@ -71,6 +71,7 @@ def _start(words: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_stopped_by_ctrl_c_it_says_how_to_go_on_and_does(words: list[str], tmp_path: Path) -> None:
     folder, out = tmp_path / "going", tmp_path / "picks.npy"
     asked = [*words, "-s", "sabal-greedy", "-k", "300", "--folder", str(folder), "--out", str(out)]

@@ -79,6 +79,7 @@ def small(table: Path, out: Path, *more: object) -> tuple[int, str]:
     return run(table, "--target", "price", *words, *more)
 
 
+@pytest.mark.slow
 def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
     out = tmp_path / "out"
     code, said = small(houses, out)
@@ -110,6 +111,7 @@ def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
     assert 5 not in {row for record in records for row in record.picked}
 
 
+@pytest.mark.slow
 def test_classes_of_a_parquet_file_with_draws_for_those_who_ask(tmp_path: Path):
     table = pa.table(
         {
@@ -133,6 +135,7 @@ def picks_in(folder: Path) -> list:
     return [(r.run, r.round, r.metrics, r.picked) for r in read_records(folder / "records.jsonl")]
 
 
+@pytest.mark.slow
 def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
     houses: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -173,6 +176,7 @@ def test_stopped_it_goes_on_to_the_same_end_and_runs_nothing_twice(
         small(houses, out, "-k", 11, "--start", 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["albl", "bss", "dynamical", "typiclust+badge"])
 def test_a_run_that_was_stopped_in_its_middle_goes_on_round_by_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
@@ -197,6 +201,7 @@ def test_a_run_that_was_stopped_in_its_middle_goes_on_round_by_round(
     assert not list((tmp_path / "out").glob("models/*"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_version_is_read_and_what_it_broke_off_begins_again(houses: Path, tmp_path: Path):
     """Records of before had neither the first batch nor weights: a run that is whole is taken, another is not."""
     out = tmp_path / "out"
@@ -212,6 +217,7 @@ def test_a_folder_of_an_earlier_version_is_read_and_what_it_broke_off_begins_aga
     assert read_records(out / "runs" / "kcenter-1.jsonl")[0].notes["start"]
 
 
+@pytest.mark.slow
 def test_files_that_are_damaged_or_of_another_run_are_named_with_what_to_do(houses: Path, tmp_path: Path):
     out = tmp_path / "out"
     small(houses, out)
@@ -243,6 +249,7 @@ def test_files_that_are_damaged_or_of_another_run_are_named_with_what_to_do(hous
         small(houses, out)
 
 
+@pytest.mark.slow
 def test_a_limit_on_memory_leaves_the_picks_as_they_are_and_too_small_a_one_is_refused(houses: Path, tmp_path: Path):
     out, words = tmp_path / "out", ("--strategies", "kcenter,typiclust+bait")
     small(houses, tmp_path / "whole", *words)

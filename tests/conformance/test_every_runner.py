@@ -55,6 +55,7 @@ class Travelling:
         return functools.partial(pickle.loads, back)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_that_travel_give_the_same_picks_and_carry_little(name):
     strategy, ids = lw.strategies.get(name), np.arange(2000) * 3
@@ -100,6 +101,7 @@ def _calls_in_snapshot(name, inputs, ids, at, folder, labelled=NONE):
     return picks, count[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))  # keep after every answer
@@ -117,6 +119,7 @@ def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_
     assert not (tmp_path / "journal").exists()
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_not_computed_again(tmp_path, monkeypatch):
     monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
     inputs, ids = _inputs(120), np.arange(120)
@@ -193,6 +196,7 @@ def _start(folder):
     )
 
 
+@pytest.mark.slow
 def test_killed_for_real_in_the_middle(tmp_path):
     whole = _start(tmp_path / "whole")
     expected = whole.communicate(timeout=120)[0].splitlines()[-1]
@@ -284,6 +288,7 @@ def cluster():
         ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["badge", "batchbald"])
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_the_picks_of_one_process(name, cluster):
@@ -292,6 +297,7 @@ def test_ray_gives_the_picks_of_one_process(name, cluster):
     _same(lw.select(name, 10, **inputs, labelled=past, engine=cluster), lw.select(name, 10, **inputs, labelled=past))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypatch):
     import ray
@@ -314,6 +320,7 @@ def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypat
     _same(got, lw.select("sabal-greedy", 40, **inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_error_in_a_worker_is_the_error_of_one_process(cluster):
     inputs = _inputs(300)
@@ -338,6 +345,7 @@ def test_without_a_number_of_workers_there_are_as_many_as_have_room(cluster):
     assert Ray().parts(1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_others_use_is_waited_for_and_then_said_so(cluster):
     import ray
@@ -350,6 +358,7 @@ def test_a_cluster_that_others_use_is_waited_for_and_then_said_so(cluster):
     assert len(lw.select("entropy", 3, probs=_inputs(30)["probs"], engine=cluster)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_workers_are_gone_after_an_error_that_somebody_holds(cluster):
     inputs = _inputs(300)
@@ -409,6 +418,7 @@ def test_what_goes_wrong_when_a_part_is_made_is_said(model, error, text, cluster
         session.ask(5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_on_ray_the_array_counts_and_not_the_file_it_came_from(cluster, tmp_path):
     values = _inputs(300)["embedding"]
@@ -424,6 +434,7 @@ def test_on_ray_the_array_counts_and_not_the_file_it_came_from(cluster, tmp_path
     _same(lw.select("kcenter", 9, embedding=part, engine=cluster), lw.select("kcenter", 9, embedding=part))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_relative_folder_is_found_by_workers(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -451,6 +462,7 @@ def _asked(engine, **more):
     return session.ask(12), session
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_session_on_ray_reads_with_a_model_in_each_worker_and_survives_a_loss(cluster, monkeypatch, tmp_path):
     import ray
@@ -485,6 +497,7 @@ def _last_bits(engine, seed):
     return session.ask(8)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [2, 4])
 def test_parts_are_cut_between_forward_batches_so_that_the_last_bits_are_those_of_one_process(seed, cluster):
@@ -501,6 +514,7 @@ def test_parts_have_whole_batches_and_all_rows(rows, parts, batch):
     assert len(cuts) == min(parts, -(-rows // batch))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_rounds_on_ray_are_those_of_one_process(cluster):
     rng = np.random.default_rng(1)

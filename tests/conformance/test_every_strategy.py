@@ -86,6 +86,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], np.ndarray, int, i
     return with_label_probs(inputs), ids, draw(st.integers(1, n)), draw(st.integers(0, 2**64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(problem=problems())
@@ -104,6 +105,7 @@ def test_number_of_shards_does_not_matter(
     invariances.shard_count(lw.strategies.get(name), Problem(inputs, ids, k, seed), (count,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("copies", [1, 5])
@@ -173,6 +175,7 @@ def test_layout_of_the_memory_does_not_matter(name: str):
     _same(expected, lw.select(name, 10, **{key: value.tolist() for key, value in inputs.items()}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_mapped_files_are_read_without_a_copy_of_the_whole(name: str, tmp_path: Path):
     n, d = 2000, 512
@@ -238,6 +241,7 @@ def test_another_seed_gives_other_picks(name: str):
     assert len({tuple(lw.select(name, 10, **inputs, seed=seed).ids) for seed in range(5)}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("check", invariances.INVARIANCES)
 def test_the_invariances_of_verify(name: str, check: str):
@@ -249,6 +253,7 @@ def test_the_invariances_of_verify(name: str, check: str):
         assert (name, check) in NOT_APPLICABLE or check == "device", outcome.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["one row", "three rows", "zeros", "one class", "certain", "one column"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -310,6 +315,7 @@ for name, strategy in made.items():
 """
 
 
+@pytest.mark.slow
 def test_memory_stays_far_below_a_table_of_rows_by_rows():
     """20,000 rows: a float32 table of N x N takes 1,526 MB; the peak over all strategies stays under 64 MB."""
     run = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=280)

@@ -206,6 +206,7 @@ def append_many(path, worker, count, told):
             number += 1
 
 
+@pytest.mark.slow
 def test_processes_on_one_file_lose_nothing(tmp_path):
     path, context = tmp_path / "ledger.jsonl", multiprocessing.get_context("spawn")
     told = context.Queue()

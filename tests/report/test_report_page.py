@@ -232,6 +232,7 @@ def test_the_figure_is_a_picture_and_an_element():
         svg({})
 
 
+@pytest.mark.slow
 def test_each_name_is_at_the_end_of_a_line_in_the_stroke_of_its_curve():
     names = ["random", *(f"s{i}" for i in range(15))]
     by_strategy = learning_curves(records(names))
@@ -256,6 +257,7 @@ def test_colours_and_mathematics_in_names_stay_names():
     assert "var(--line-0, #0072b2)" in text
 
 
+@pytest.mark.slow
 def test_drawing_touches_no_global_state():
     code = (
         "import sys, labelwise.report as r; assert 'matplotlib' not in sys.modules\n"

@@ -107,6 +107,7 @@ def test_the_papers_seconds_are_complete():
 # --- each of them, small ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EVERY - NOT_RUN - {"sabal/table2"}))
 def test_smoke(name: str, tmp_path):
     told = []
@@ -279,6 +280,7 @@ def test_rows_that_were_run_before_stay_on_the_page(tmp_path, monkeypatch):
     assert (tmp_path / "sabal-table2.md").read_text() == page
 
 
+@pytest.mark.slow
 def test_a_page_made_again_counts_what_was_asked_for_then(tmp_path):
     """Not what the scale would ask for now: one seed of all methods is complete where one seed was run."""
     reproduce("dynamical/table2", Setting("smoke", seeds=1), tmp_path, "one seed")
@@ -326,6 +328,7 @@ KEPT = sorted((Path(__file__).parents[2] / "docs" / "results").glob("papers*/*.j
 KEPT = [path for path in KEPT if path.name.removesuffix(".jsonl.gz").replace("-", "/", 1) in BY_NAME]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_kept_pages_follow_from_what_is_kept_beside_them(path, tmp_path, monkeypatch):
     monkeypatch.setattr(paper_times, "sized", _no_data)

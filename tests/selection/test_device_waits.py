@@ -87,6 +87,7 @@ def check(name: str, device: Any, counted: Callable[..., Any], classes: int = 4)
     assert many.ids.tolist() == select(name, MANY, "cpu", classes=classes).ids.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_no_pick_makes_the_host_wait(name: str) -> None:
     check(name, AWAY, counted_away)
@@ -145,6 +146,7 @@ class Faulty(Farthest):
         return torch.where((rows.ids == 7) & (carry == 5), torch.nan, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [Farthest(), Drawn()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("copies", [1, 30])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

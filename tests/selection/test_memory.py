@@ -120,6 +120,7 @@ def under_limit(folder: Path) -> dict[str, object]:
     return dict(zip(NAMES, _run(folder, jobs)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 @pytest.mark.parametrize("name", NAMES)
 def test_under_a_hard_limit_of_what_it_declares(name: str, under_limit: dict[str, object], folder: Path) -> None:
@@ -128,6 +129,7 @@ def test_under_a_hard_limit_of_what_it_declares(name: str, under_limit: dict[str
     assert under_limit[name] == lw.select(name, PICKS, **given).ids.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 def test_under_a_hard_limit_with_many_picks(folder: Path) -> None:
     """What is kept for every pick counts too: the batch is a sixth of the pool."""
@@ -379,6 +381,7 @@ def labelled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 @pytest.mark.parametrize("named", ["named", "not named"])
 @pytest.mark.parametrize("name", ["kcenter", "typiclust", "probcover", "bait", "albl", "ally"])

@@ -108,6 +108,7 @@ def labels(project):
     return {row: answer.value for row, answer in project.store.answers().items()}
 
 
+@pytest.mark.slow
 def test_labelling_with_the_keyboard(project, anna):
     page, rows = anna.page, []
     for key in "1221":
@@ -168,6 +169,7 @@ def test_data_is_text_and_says_why_it_was_picked(project, anna):
     anna.page.wait_for_selector("text=1 of 30 answered")
 
 
+@pytest.mark.slow
 def test_two_people_at_once(chromium, address, project, anna):
     ben = Person(chromium, address, "ben")
     seen = {anna: [], ben: []}
@@ -181,6 +183,7 @@ def test_two_people_at_once(chromium, address, project, anna):
     ben.close()
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_arrive_is_sent_again_and_counted_once(project, anna):
     page, row = anna.page, anna.row
     lost = []
@@ -444,6 +447,7 @@ def answer_truly(person, times):
         person.page.wait_for_selector(f'#card:not([data-token="{token}"])')
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_retraining_and_resuming_after_a_kill(chromium, start, tmp_path):
     folder, port = points(tmp_path / "here"), free_port()

@@ -429,6 +429,7 @@ def test_the_gallery_shows_notes_and_who_was_unsure(table):
         assert "ben" not in re.sub(r"<select.*?</select>", "", page, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [{"data": [f"text {row}" for row in range(60)]}], indirect=True)
 def test_the_gallery_has_pages(table):
     table.project.store.import_labels([(row, "cat") for row in range(60)], "file")

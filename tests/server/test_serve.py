@@ -94,6 +94,7 @@ def test_a_worker_that_does_not_stop_is_killed(tmp_path, monkeypatch):
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_kills_of_server_and_worker_lose_and_duplicate_nothing():
     """Five kills; benchmarks/kill_page.py has 200."""

@@ -77,6 +77,7 @@ def test_first_then_recipe_starts_cold() -> None:
     assert al.ask(3).notes == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [True, False])
 def test_loaded_in_a_new_process_it_goes_on_with_the_same_picks(tmp_path, restart: bool) -> None:
     al = lw.Session(X, quick(restart=restart), "badge", classes=["a", "b", "c"], seed=3, folder=tmp_path / "s")

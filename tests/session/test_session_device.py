@@ -189,6 +189,7 @@ def expected() -> dict[str, lw.Selection]:
     return {name: trained(name).ask(12) for name in EVERY}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_strategy_chooses_where_the_model_is(name: str, expected: Any, away: Second) -> None:
     got = trained(name).ask(12)

@@ -223,6 +223,7 @@ def _net():
 _SIX = [f"c{i}" for i in range(6)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("recipe", "model", "made"),
@@ -285,6 +286,7 @@ def folders(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_worker_made_anew_maps_what_the_model_said_and_does_not_read_again(cluster, folders, monkeypatch, tmp_path):
     import ray
@@ -313,6 +315,7 @@ def test_a_worker_made_anew_maps_what_the_model_said_and_does_not_read_again(clu
     _same(got, _asked(None, _watched(tmp_path / "none")))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_a_worker_was_lost_while_writing_is_read_again(cluster, folders, tmp_path):
     got = _asked(cluster, _watched(tmp_path / "log", "killed"))
@@ -322,6 +325,7 @@ def test_what_a_worker_was_lost_while_writing_is_read_again(cluster, folders, tm
     _same(got, _asked(None, _watched(tmp_path / "none")))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_files_of_parts_are_gone_after_an_error(cluster, folders, tmp_path):
     with pytest.raises(ValueError, match="the third batch"):
@@ -402,6 +406,7 @@ def _worker(folder, name, wait):
     return process, Path(process.stdout.readline().strip())
 
 
+@pytest.mark.slow
 def test_what_nobody_takes_over_is_removed_when_the_worker_was_killed(tmp_path):
     first, old = _worker(tmp_path, "c", 0.0)
     other, kept = _worker(tmp_path, "d", 60.0)

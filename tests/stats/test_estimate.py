@@ -96,6 +96,7 @@ def test_all_rows_right_is_not_certainty():
     assert pool_mean(np.full(100, 0.3), np.ones(100)).low == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bss", "leverage", "random"])
 def test_coverage_in_simulation(name: str):
     """A few hundred draws; benchmarks/bss.py has thousands, and the page its table."""

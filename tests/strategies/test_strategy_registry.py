@@ -125,6 +125,7 @@ def test_a_strategy_of_an_installed_package(tmp_path: Path) -> None:
     assert done.stdout.split("\n") == ["[9, 4] typiclust+newest", "It came last. newest", ""], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -143,6 +144,7 @@ def test_a_faulty_package_stops_only_its_own_strategy(tmp_path: Path, entry: str
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_two_packages_of_one_name(tmp_path: Path) -> None:
     install(tmp_path / "a", "newest = plugin:Newest")
     install(tmp_path / "b", "newest = other:Newest", "2")

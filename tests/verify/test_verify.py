@@ -43,6 +43,7 @@ def test_every_strategy_has_a_reference():
     assert all("reference" in checks for checks in CHECKS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_references_laws_and_theorems(name: str, seed: int):
@@ -530,6 +531,7 @@ def test_a_narrow_terminal_shows_every_column(folder: Path, monkeypatch: pytest.
     assert "labelled order" in shown.splitlines()[1] + shown.splitlines()[2]
 
 
+@pytest.mark.slow
 def test_importing_labelwise_does_not_import_verify():
     code = "import sys, labelwise, labelwise.cli; labelwise.select; print('labelwise.verify' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

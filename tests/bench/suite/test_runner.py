@@ -338,6 +338,7 @@ def test_a_run_that_is_finished_needs_no_data(tmp_path, monkeypatch):
         list(run_suite(suite, "", tmp_path / "other", 0))
 
 
+@pytest.mark.slow
 def test_the_smoke_suite_runs_to_its_report(tmp_path):
     config, run = SUITES / "smoke.yaml", tmp_path / "run"
     for progress in run_suite(read_suite(config), config.read_text(), run, 0):
@@ -411,6 +412,7 @@ def test_the_oracle_is_judged_as_the_next_round_trains_and_takes_the_best(tmp_pa
         assert len(set(before.picked)) == 4
 
 
+@pytest.mark.slow
 def test_the_oracle_lies_above_every_strategy_whose_advice_it_hears(tmp_path):
     """The best of a few random batches, which it was once, does not."""
     learns = [{"name": "mlp", "hidden": [32], "epochs": 30, "lr": 0.01}]
@@ -602,6 +604,7 @@ def kill_worker(runner):
     os.kill(works[0], signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # twenty seconds of processor time, in processes that a busy machine runs slowly
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes as Linux lists them")
 def test_a_run_killed_at_random_moments_gives_the_records_of_one_left_alone(tmp_path):

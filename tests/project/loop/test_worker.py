@@ -252,6 +252,7 @@ def until(true: object, seconds: float = 400) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # two processes that import torch, on whatever else the machine does
 def test_killed_while_it_works_it_goes_on_and_makes_no_round_twice(made: Path, tmp_path: Path) -> None:
     with copied(made, tmp_path) as project:

@@ -84,6 +84,7 @@ def test_the_interval_of_the_rmse_holds_the_truth_as_often_as_it_says() -> None:
     assert held >= 0.90 * 300
 
 
+@pytest.mark.slow
 def test_random_labels_measured_on_the_slice_are_random_labels() -> None:
     """The measured curve against many independent draws of as many labels."""
     x, y = population(120, 3)

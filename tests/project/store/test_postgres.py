@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from labelwise.project import Project, Settings
 from labelwise.project.loop.heartbeat import HeartbeatWriter
@@ -37,6 +38,7 @@ def _played(folder: Path, settings: Settings, labels: list[str]) -> tuple[list[l
         return picks, answers, " ".join(meter.words)
 
 
+@pytest.mark.slow
 def test_a_project_on_postgresql_goes_the_way_of_one_on_sqlite(postgres: PrivatePostgres, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(120, 4))
     labels = ["warm" if row[0] + row[1] > 0 else "cold" for row in rows]

@@ -21,6 +21,7 @@ def kill_store():
         sys.path.remove(str(BENCHMARKS))
 
 
+@pytest.mark.slow
 def test_kills_lose_and_duplicate_nothing(kill_store, store_url):
     outcome = kill_store.run(store_url, annotators=20, processes=4, kills=6, seed=0, gap=0.3, picks=2000)
     assert outcome.is_good(), outcome

@@ -278,6 +278,7 @@ def run(new_url, examples: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_sqlite_does_what_the_model_does():
     numbers = itertools.count()
     memory = Path("/dev/shm")  # what is asked here is what is written, not when it is on disk
@@ -285,5 +286,6 @@ def test_sqlite_does_what_the_model_does():
         run(lambda: f"sqlite:///{folder}/store{next(numbers)}.db", examples=40)
 
 
+@pytest.mark.slow
 def test_postgresql_does_what_the_model_does(postgres):
     run(postgres.url, examples=12)

@@ -261,6 +261,7 @@ def test_what_cannot_be_tested_is_left_out_here_and_fails_in_ci(monkeypatch):
         leave_out("no database")
 
 
+@pytest.mark.slow
 def test_a_long_history_makes_no_call_slow(tmp_path):
     """What a call costs depends on what is new, not on what there is."""
     costs = []

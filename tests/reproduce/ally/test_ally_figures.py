@@ -35,6 +35,7 @@ def test_every_figure_is_registered():
     assert {f"ally/figure{i}" for i in range(1, 7)} <= set(reproductions())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["figure2", "figure4", "figure5", "figure6"])
 def test_curves(name: str, digits: setup.Study):
     result = getattr(figures, name)(Setting(), digits)
@@ -91,6 +92,7 @@ def test_images_on_their_way(tmp_path, monkeypatch: pytest.MonkeyPatch):
 # --- panels, pages and data ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_panel_has_its_own_batches_and_page(tmp_path):
     few, more = (reproduce(f"ally/figure2{end}", Setting("smoke", seeds=1), tmp_path) for end in ("", "-svhn-1000"))
     assert (few.numbers["k"], more.numbers["k"]) == (10, 50)
@@ -102,6 +104,7 @@ def test_a_panel_has_its_own_batches_and_page(tmp_path):
     assert (tmp_path / "ally-figure2.md").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["figure2", "figure3", "figure4", "figure6"])
 def test_kept_pages_are_made_without_data(figure: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("LABELWISE_DATA", raising=False)

@@ -20,6 +20,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(figures, "STEPS", 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["figure1", "figure2", "figure4", "figure5"])
 def test_each_writes_a_picture_and_its_numbers(figure, tmp_path):
     said = []

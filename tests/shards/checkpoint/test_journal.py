@@ -92,6 +92,7 @@ _LARGE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 def test_answers_are_not_held_in_memory_neither_when_written_nor_when_read_back(tmp_path):
     """120 MB of answers under a hard limit of 40 MB: begun, killed near the end, gone on with."""

@@ -69,6 +69,7 @@ def _losses(begun):
     return sum(shard._losses for shard in set(begun))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep", "held"), [(64, module.LOCAL_SNAPSHOT_BYTES), (5, 0)])
 def test_a_worker_is_lost_after_a_selection_went_on_from_its_journal(
     keep, held, cluster, before, monkeypatch, tmp_path
@@ -140,6 +141,7 @@ def test_what_is_no_loss_is_raised():
         assert module._loss_of(ray, error) is None
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_for_its_memory_is_made_anew(cluster, before, monkeypatch):
     get, errors = ray.get, [ray.exceptions.OutOfMemoryError("the memory monitor killed it")]
     begun = before(lambda shard, count: None)
@@ -156,6 +158,7 @@ def test_a_worker_that_was_killed_for_its_memory_is_made_anew(cluster, before, m
     _same(got, lw.select("kcenter", 12, embedding=inputs["embedding"]))
 
 
+@pytest.mark.slow
 def test_a_second_loss_on_the_way_back_is_another_loss(cluster, before, monkeypatch):
     monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
     at, killed = RemoteShard._restores, []
@@ -174,6 +177,7 @@ def test_a_second_loss_on_the_way_back_is_another_loss(cluster, before, monkeypa
     _same(got, lw.select("sabal-greedy", 12, **inputs))
 
 
+@pytest.mark.slow
 def test_a_state_that_is_lost_too_is_made_again_from_the_beginning(cluster, before, monkeypatch):
     """In one process for the machines; tests/shards/ray/test_ray_machines.py loses one for real."""
     monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
@@ -193,6 +197,7 @@ def test_a_state_that_is_lost_too_is_made_again_from_the_beginning(cluster, befo
     _same(got, lw.select("sabal-greedy", 12, **inputs))
 
 
+@pytest.mark.slow
 def test_a_state_held_here_lets_older_functions_go(cluster, before, monkeypatch):
     monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
     longest = {}
@@ -220,6 +225,7 @@ def _noted(file, shard):
         lines.write("run\n")
 
 
+@pytest.mark.slow
 def test_what_is_to_run_once_is_not_run_again_after_a_loss(cluster, tmp_path):
     file = tmp_path / "runs"
     with Ray(workers=1).shards([_sent_along(_shard)], [4]) as shards:
@@ -233,6 +239,7 @@ def _needs(file, shard):
     shard.state["far"] += float(file.read_text())
 
 
+@pytest.mark.slow
 def test_a_part_that_cannot_be_brought_back_answers_nothing_more(cluster, tmp_path):
     file = tmp_path / "number"
     file.write_text("3")
@@ -377,5 +384,6 @@ def test_places_are_counted_on_each_machine(monkeypatch):
         assert cluster_module.capacity(ray, worker) == expected
 
 
+@pytest.mark.slow
 def test_where_there_is_room_nobody_has_to_wait(cluster):
     assert len(lw.select("entropy", 3, probs=_inputs(30)["probs"], engine=Ray(workers=1, wait=0))) == 3

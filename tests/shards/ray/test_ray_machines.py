@@ -71,6 +71,7 @@ def _wait_until_free(cpus):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_machines_join_late_and_one_is_lost_with_its_state_and_then_another(machines, monkeypatch):
     monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
     monkeypatch.setattr(module, "LOCAL_SNAPSHOT_BYTES", 0)

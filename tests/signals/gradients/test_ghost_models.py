@@ -32,6 +32,7 @@ def test_networks(name):
     check(wide(NETWORKS[name]()), inputs(3, 32, 32)[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [vgg11(), resnet18()], ids=["vgg11", "resnet18"])
 def test_networks_of_full_width(make):
     torch.manual_seed(0)

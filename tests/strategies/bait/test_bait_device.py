@@ -81,6 +81,7 @@ def steps_made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 # ---- the same picks ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oversample", [1, 2, 3])
 @pytest.mark.parametrize("c", [1, 2, 5, 12])
 @pytest.mark.parametrize("seed", range(3))
@@ -95,11 +96,13 @@ def test_picks_are_those_of_the_cpu(seed: int, c: int, oversample: int, monkeypa
     assert made[1] == 15 * (oversample - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (9, 9), (12, 7), (130, 60)])
 def test_few_rows_and_all_of_them(n: int, k: int):
     check_same(Bait(), k, problem(n, 3, 4, n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_of_copies_the_smallest_ids_are_taken_and_the_largest_go(seed: int):
     rng = np.random.default_rng(seed)
@@ -115,6 +118,7 @@ def test_rows_that_only_rounding_tells_apart_are_copies():
     assert min(got.ids) < 20
 
 
+@pytest.mark.slow
 def test_where_all_gains_are_zero_the_smallest_ids_are_selected():
     """Every row may be the best: all have to be solved, however few are solved at once."""
     strategy = tuned(Bait(), min_solved=16, **SMALL)
@@ -125,6 +129,7 @@ def test_where_all_gains_are_zero_the_smallest_ids_are_selected():
     assert sorted(select_on_device(strategy, 30, arrays)[0].ids) == list(range(30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_pruned_rows_return_to_the_cache_in_time(seed: int, monkeypatch: pytest.MonkeyPatch):
     strategy = tuned(
@@ -182,6 +187,7 @@ def test_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch):
 # ---- what a step stops at ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concentration", [0.3, 2.0])
 def test_steps_solve_more_rows_where_more_may_be_the_best(concentration: float, monkeypatch: pytest.MonkeyPatch):
     solved: list[int] = []
@@ -284,6 +290,7 @@ def test_elimination_is_the_cholesky_factor(rank: int):
 # ---- the host, the memory and the journal --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_host_does_not_wait_for_picks():
     strategy, arrays = Bait(), problem(600, 3, 6, 0, concentration=0.3)
     few, many = (select_on_device(strategy, k, arrays)[1].waits.total() for k in (25, 125))
@@ -365,6 +372,7 @@ def test_memory_counts_what_steps_allocate():
     assert more >= 8 * 9 * 9 * rows * (2 + 1 + 2 + 3 + 2) + 4 * 8 * 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [12, 18, 22, 26, 30])
 def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(journal, "EVERY", 0.0)

@@ -106,6 +106,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 # ---- the steps of the CPU ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("candidates", "chunk", "run"), [(128, 64, 1024), (8, 5, 7)])
@@ -128,6 +129,7 @@ def test_the_picks_are_those_of_the_cpu(
         runs.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2, 40, 128, 129])
 def test_few_rows_are_taken_to_the_last(rows: int) -> None:
     log_probs = draws_of("normal", rows)

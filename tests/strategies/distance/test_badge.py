@@ -65,6 +65,7 @@ def _draws(
     return picks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lists", "seeds"), LISTS)
 def test_joint_law_of_three_picks_by_enumeration(lists: tuple[int, int], seeds: int):
     x = _clustered()

@@ -306,6 +306,7 @@ def test_cuda_makes_the_picks_of_the_cpu(form: str, dtype: type, backend: str, m
             np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sabal-greedy", "sabal-iht"])
 def test_the_backend_follows_the_device(name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     """On an accelerator without Triton the captured steps run; notes and the log say so."""
@@ -555,6 +556,7 @@ def _degenerate(kind: str) -> dict[str, np.ndarray]:
     return inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "copies", "zero embedding", "some zero", "opposite", "one class"])
 @pytest.mark.parametrize("solver", ["greedy", "iht"])
 @pytest.mark.parametrize("beta", [0.0, 0.1])
