@@ -606,7 +606,7 @@ def test_a_method_of_several_stages_is_heard_of_in_each(name, monkeypatch):
 
 def test_stages_within_stages():
     heard = []
-    with progress.told(lambda done, total: heard.append((done, total))):
+    with progress.progress_to(lambda done, total: heard.append((done, total))):
         with progress.stage(0.0, 0.5), progress.stage(0.5, 1.0):
             progress.tick(1, 2)
         progress.tick(7, 7)
@@ -630,7 +630,7 @@ def test_progress_of_a_session():
 def test_what_a_listener_hears_is_spaced_and_ends_with_the_last(monkeypatch):
     heard, now = [], [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with progress.told(lambda done, total: heard.append(done)):
+    with progress.progress_to(lambda done, total: heard.append(done)):
         for done in range(1, 101):
             now[0] += 0.01
             progress.tick(done, 100)

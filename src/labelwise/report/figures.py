@@ -193,7 +193,7 @@ def space_out(wanted: list[float], gap: float, height: float) -> list[float]:
 
     Neighbours that are too close form a block, centred on the mean of their wanted positions.
 
-    >>> spread_out([50.0, 50.0, 10.0], 10.0, 100.0)
+    >>> space_out([50.0, 50.0, 10.0], 10.0, 100.0)
     [45.0, 55.0, 10.0]
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])

@@ -39,7 +39,8 @@ class SelectionMemory:
     def text(self) -> str:
         """Median and most.
 
-        >>> Held(3.25, 12.0, False).text, Held(0.0, 140.4, True).text, Held(math.nan, math.nan, False).text
+        >>> one, two, none = (3.25, 12.0, False), (0.0, 140.4, True), (math.nan, math.nan, False)
+        >>> SelectionMemory(*one).text, SelectionMemory(*two).text, SelectionMemory(*none).text
         ('3.2, 12', '≥ 0.0, ≥ 140', '–')
         """
         if not math.isfinite(self.median):

@@ -13,9 +13,9 @@ from labelwise.bench.report.pages import reach_table, standings_table
 from labelwise.bench.report.report import gather, levels_of, report
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.text import markdown_table
-from labelwise.report.figures import banded
+from labelwise.report.figures import banded_strategies
 from labelwise.report.tables import saved_text
-from labelwise.reproduce.curves import Kept
+from labelwise.reproduce.curves import CurveStore
 from labelwise.stats.record import Record, append
 from labelwise.stats.savings import labels_saved
 
@@ -143,7 +143,7 @@ def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(r
 
 
 def test_kept_curves_that_are_damaged_are_named_with_what_to_do(tmp_path):
-    kept = Kept(tmp_path, "all that decides")
+    kept = CurveStore(tmp_path, "all that decides")
     curve = [Record("data/network/ally/3", "ally", 3, number, 10, {"accuracy": 0.5}) for number in range(3)]
     kept.write("ally", 3, "more", curve)
     assert kept.read("ally", 3, "more") == curve
@@ -393,7 +393,7 @@ def test_every_strategy_has_a_band_somewhere(tmp_path):
             for name in names:
                 append(tmp_path / "one.jsonl", replace(record, strategy=name, run=f"one/mlp/{name}/{record.seed}"))
     (one,) = report([tmp_path / "one.jsonl"], tmp_path / "out").experiments
-    assert len(banded(one.curves, "random")) == 4
+    assert len(banded_strategies(one.curves, "random")) == 4
     assert (tmp_path / "out" / "one-mlp" / "bands.png").read_bytes().startswith(b"\x89PNG")
     assert "one-mlp/bands.png" in (tmp_path / "out" / "report.md").read_text()
     assert "shaded (of random, s0, s1, s2)" in (tmp_path / "out" / "one-mlp" / "page.html").read_text()
