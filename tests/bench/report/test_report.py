@@ -158,7 +158,9 @@ def test_kept_curves_that_are_damaged_are_named_with_what_to_do(tmp_path):
         ),
     ):
         path.write_text(content)
-        with pytest.raises(StoreError, match=rf"{path.name}, {said}.*Remove that file, .*: its curve is run again"):
+        with pytest.raises(
+            StoreError, match=rf"{path.name}, {said}.*Remove that file, .*: the same command then runs its curve again"
+        ):
             kept.read("ally", 3, "more")
 
 
