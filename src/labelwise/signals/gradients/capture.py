@@ -96,8 +96,7 @@ class Capture:
             for name, ruled in self._layers.items():
                 hook = functools.partial(_after_forward, run, name, ruled)
                 handles.append(ruled.module.register_forward_hook(hook, with_kwargs=True))
-            with torch.enable_grad():
-                yield
+            yield
         finally:
             for handle in handles:
                 handle.remove()

@@ -160,7 +160,7 @@ class RowGradients:
         while True:
             collector.clear()
             try:
-                with self.capture.hooks(rows, collector.add):
+                with self.capture.hooks(rows, collector.add), torch.enable_grad():
                     with head.record_calls(watch) as calls:
                         output = forward(self.model, inputs, self.autocast)
                     outputs_BC = self._outputs(output, rows, loss)

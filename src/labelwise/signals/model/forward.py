@@ -16,7 +16,7 @@ from labelwise.errors import ArgumentError, ModelError, NeedError
 from labelwise.signals.draws.draws import Draws, LastLayerDraws
 from labelwise.signals.model import head as heads
 from labelwise.signals.model.head import Output
-from labelwise.signals.model.isolate import replaced
+from labelwise.signals.model.isolate import call_with
 from labelwise.signals.read import Labelled, as_column
 from labelwise.signals.spec import (
     Embedding,
@@ -234,10 +234,11 @@ def forward(
     precision = contextlib.nullcontext() if autocast is None else torch.autocast(device.type, dtype=autocast)
     with precision:
         by_name = isinstance(batch, Mapping) and _by_name(model, batch)
-        if parameters is not None:
-            with replaced(model, parameters):
-                return model(**batch) if by_name else model(batch)
-        return model(**batch) if by_name else model(batch)
+
+        def run() -> Any:
+            return model(**batch) if by_name else model(batch)
+
+        return run() if parameters is None else call_with(model, parameters, run)
 
 
 def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -40,28 +40,27 @@ def isolated(model: nn.Module, copy_buffers: bool = True) -> Iterator[list[tuple
         for value in before.values()
         if type(value) in _CONTAINERS and len(value) <= _CONTAINER_SIZE
     ]
+    global_state = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled(), _transform_depth()
     try:
         with torch.inference_mode(False), _eager(model):
             yield _replace_tensors(model, copy_buffers)
     finally:
-        for module, before in attributes:
-            now = vars(module)
-            for name in now.keys() - before.keys():
-                del now[name]
-            now.update(before)
-        for container, content in contents:
-            if isinstance(container, list):
-                container[:] = content
-            elif container or content:
-                container.clear()
-                container.update(content)
+        interrupt: KeyboardInterrupt | None = None
+        while True:  # again after an interrupt, which may come at any line
+            try:
+                _restore(attributes, contents, *global_state)
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
-@contextlib.contextmanager
-def replaced(model: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    """Context manager: inside, these tensors take the place of the parameters of these names, wherever they are used.
+def call_with(model: nn.Module, parameters: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:
+    """`run()` with these tensors in place of the model's parameters of these names, wherever they are used.
 
-    Unlike torch.func.functional_call it restores parameters of modules that are registered under two names.
+    Unlike torch.func.functional_call it restores parameters of modules that are registered under two names. Not a
+    context manager: after an interrupt its generator could restore parameters later than `isolated`.
     """
     named = dict(model.named_parameters())
     by_id = {id(named[name]): tensor for name, tensor in parameters.items()}
@@ -74,7 +73,7 @@ def replaced(model: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[Non
     try:
         for module, name, parameter in before:
             module._parameters[name] = by_id[id(parameter)]  # type: ignore[assignment]
-        yield
+        return run()
     finally:
         for module, name, parameter in before:
             module._parameters[name] = parameter
@@ -110,6 +109,34 @@ def plain_inputs(inputs: Any) -> Any:
     if isinstance(inputs, tuple | list) and any(isinstance(value, Tensor | Mapping) for value in inputs):
         return [plain_inputs(value) for value in inputs]
     return inputs
+
+
+def _restore(
+    attributes: list[tuple[nn.Module, dict[str, Any]]], contents: list[Any], grad: bool, fast_path: bool, depth: int
+) -> None:
+    """Restore the attributes of modules, the contents of containers, and the modes of torch."""
+    for module, before in attributes:
+        now = vars(module)
+        for name in now.keys() - before.keys():
+            del now[name]
+        now.update(before)
+    for container, content in contents:
+        if isinstance(container, list):
+            container[:] = content
+        elif container or content:
+            container.clear()
+            container.update(content)
+    torch.set_grad_enabled(grad)
+    if torch.backends.mha.get_fastpath_enabled() != fast_path:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    if _transform_depth() > depth:  # an interrupt left torch.func inside a transform
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+def _transform_depth() -> int:
+    """How many transforms of torch.func are active."""
+    depth: int = torch._C._functorch.get_dynamic_layer_stack_depth()
+    return depth
 
 
 def _replace_tensors(model: nn.Module, copy_buffers: bool) -> list[tuple[Tensor, int]]:
