@@ -33,7 +33,7 @@ from labelwise.stats.curves import Band, Curves, Spread, area, band
 from labelwise.stats.metric import Metric
 
 CROWDED = 8  # with more lines than these, bands are drawn of the best and of the one compared with
-BANDS = 3  # the best so many, then
+BANDS = 3  # shown for this many of the best, then
 PANELS_ACROSS = 5
 PANEL_WIDTH, PANEL_HEIGHT = 2.0, 1.6  # inches of a panel
 PANEL_NAME = 24  # the longest name written in full

@@ -103,7 +103,7 @@ def against_random(records: list[Record], metric: str) -> str:
     """Which strategies are measurably better than random, worse, not different, or cannot be compared yet."""
     found = {row.strategy: row.found for row in summarise(records, metric).rows if row.found is not None}
     if not found:
-        return "Nothing was run beside random."
+        return "Nothing was run next to random."
     first = next(iter(found.values()))
     parts = {
         "better": "better",

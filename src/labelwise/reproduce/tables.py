@@ -65,7 +65,7 @@ class PaperTable:
 
 
 def present(name: str) -> str | None:
-    """The data set of this name that is there, whole where it can be; None where there is none."""
+    """The data set of this name, whole if it is installed, else its part; None if there is neither."""
     there = {one.name for one in availability() if one.present}
     return next((one for one in (WHOLE.get(name, name), name) if one in there), None)
 

@@ -55,7 +55,7 @@ class Strategy(ABC):
         known_law: whether picks are draws with known probabilities that the weights correct for.
         objective: what its recipe trains by: the name of a class of `labelwise.train`, or an Objective; None is the
             learner's own.
-        restart: whether its recipe trains each round from fresh weights; False goes on from the last round's weights,
+        restart: whether its recipe trains each round from fresh weights; False continues from the last round's weights,
             None leaves it to the learner.
     """
 

@@ -90,12 +90,12 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def least_p(seeds: int) -> float:
-    """The smallest p value that so many seeds can give."""
+    """The smallest p value that this number of seeds can give."""
     return 2.0 ** (1 - seeds) if seeds >= 2 else float("nan")
 
 
 def seeds_needed(compared: int, level: float) -> int:
-    """The fewest seeds with which a strategy, one of so many compared, can pass the test after Holm's correction.
+    """The fewest seeds with which a strategy, one of `compared`, can pass the test after Holm's correction.
 
     >>> seeds_needed(1, 0.05), seeds_needed(3, 0.05), seeds_needed(20, 0.05)
     (6, 7, 10)

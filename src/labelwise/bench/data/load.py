@@ -89,7 +89,7 @@ _Parts = tuple[Pool, Pool, Tensor | None]
 def load(name: str, seed: int = 0, limit: int | None = None) -> Data:
     """The data set `name`, with its official split or one drawn from `seed`.
 
-    `limit` keeps at most so many rows of the pool, and of the test set, drawn from `seed`; the ids of the pool stay
+    `limit` is the most rows of the pool, and of the test set, drawn from `seed`; the ids of the pool stay
     those of the whole set. Images are float32 in [0, 1], texts are str, tables are standardised and one-hot numbers.
     """
     entry = dataset_entry(name)

@@ -31,7 +31,7 @@ class Until(Mean):
 
 
 class BestOnTest:
-    """The accuracy on the test rows after every so many epochs. Training notes the highest: a leak, as in the paper."""
+    """The accuracy on the test rows every few epochs. Training notes the highest: a leak, as in the paper."""
 
     def __init__(self, test: Pool, labels: Tensor, every: int):
         self.test, self.labels, self.every = test, labels, every

@@ -94,7 +94,7 @@ def _persons(data: Data) -> np.ndarray:
 
 
 def copied(pool: Pool, copies: int) -> Pool:
-    """A pool that has every row so many times."""
+    """A pool that has every row several times."""
     inputs = pool.inputs(pool.ids)
     assert pool.labels is not None
     return Pool.of(

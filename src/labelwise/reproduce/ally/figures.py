@@ -260,7 +260,7 @@ def _panel(data: str, batch: int) -> Reproduction:
         f"There are {rows} to choose from. Smaller scales take the handwritten digits.",
     )
     run = functools.partial(figure2, data=data, batch=batch)
-    what = f"learning curves beside five baselines: {data}, b = {batch}"
+    what = f"learning curves next to five baselines: {data}, b = {batch}"
     seconds = timed(name, 3, 80 * batch // LEAST, 1800 if data == "mnist" else 14400)
     return Reproduction(name, PAPER, what, run, (data,), seconds, differences=(*_TRAINING, *said))
 

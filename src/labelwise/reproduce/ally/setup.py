@@ -153,7 +153,7 @@ class Study:
 
 
 def prepare_study(setting: Setting, small: str = "digits", paper: str = "mnist", times: int = 1) -> Study:
-    """The data set and sizes of a setting, with batches so many times as large; a page is made without data."""
+    """The data set and sizes of a setting, with batches `times` as large; a page is made without data."""
     if setting.page:
         return _saved_study(setting)
     own = small if setting.scale != "paper" else present(paper) or paper

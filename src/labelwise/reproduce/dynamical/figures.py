@@ -266,7 +266,7 @@ def _entry(number: int, what: str, run: Any, times: tuple[float, float, float]) 
 
 
 REPRODUCTIONS = (
-    _entry(1, "discrepancy MMD beside the bound term B, after one query", figure1, (2, 60, 300)),
+    _entry(1, "discrepancy MMD next to the bound term B, after one query", figure1, (2, 60, 300)),
     _entry(2, "Kendall's tau between training dynamics and alignment", figure2, (2, 60, 300)),
     Reproduction("dynamical/figure3", PAPER, "accuracy by round, three settings", None, why=_CURVES),
     _entry(4, "approximation ratio of random queries by epochs", figure4, (2, 60, 300)),

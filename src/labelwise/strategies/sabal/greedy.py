@@ -95,7 +95,7 @@ class ListTuning:
         ahead, growth, pull: the next list makes `ahead` times as many picks as were right on average, which moves
             by `pull`; a list whose picks were all right counts `growth` times.
         rows_per_step, shortest, longest: rows of a list for each pick that is to be made on it, least and most.
-        few: picks of a list below which a sweep for each pick costs less: a list costs about as much as so many sweeps.
+        few: picks of a list below which a sweep for each pick costs less: a list costs about as much as `few` sweeps.
         first_single, most_single: picks that are made so before a list is tried again.
         refresh: picks after which R is computed from the weights then; after a list it always is.
         older: rows picked before whose weights moved most, which a check counts with exactly (GramPicks only).

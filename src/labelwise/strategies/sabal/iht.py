@@ -100,7 +100,7 @@ class IhtRows(ABC):
         along_AB, square = r_AB - self.r_AB, step @ step
         slope = (r_AB * along_AB).sum() + beta * ((w - 1) @ step)
         tau = line_search(slope, (along_AB * along_AB).sum() + beta * square)
-        # z goes on from w in the direction of its last step.
+        # z continues from w in the direction of its last step.
         self._store(w, w - tau * step, r_AB, r_AB - tau * along_AB)
         self._continue_if(square.sqrt() > self.stop.tolerance * torch.linalg.vector_norm(w))
 

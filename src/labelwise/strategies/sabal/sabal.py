@@ -74,7 +74,7 @@ class Sabal(Strategy):
         alpha: weight of the variance; 0 leaves bias alone. None is the paper's value for CIFAR-10, by solver and form.
         beta: pull of the weights towards one. None is the paper's value for CIFAR-10, by solver and form.
         tau: step that the greedy score looks ahead; IHT uses it for the note `share` only.
-        iterations, tolerance: IHT stops after so many, or when w moves by less than this share of its length.
+        iterations, tolerance: IHT stops after `iterations`, or when w moves by less than this share of its length.
         prox: the rule of IHT's threshold, "exact" or "paper".
         sigma_scale: sigma is divided by the rows of the pool ("paper"), of the batch ("batch"), or not ("none").
         second_order: the greedy score counts the curvature of f1 as well. Not for IHT.
