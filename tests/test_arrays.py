@@ -365,6 +365,7 @@ def test_an_object_that_gives_an_array_is_an_array():
     assert lw.select("kcenter", 5, embedding=Table()).ids.tolist() == lw.select("kcenter", 5, embedding=H).ids.tolist()
 
 
+@pytest.mark.slow
 def test_pandas_is_not_needed():
     code = (
         "import sys; sys.modules['pandas'] = None; sys.modules['scipy'] = None; sys.modules['sklearn'] = None\n"

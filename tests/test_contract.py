@@ -82,6 +82,7 @@ def test_the_glossary_is_sorted_and_short():
     assert 35 <= len(words) <= 60
 
 
+@pytest.mark.slow
 def test_no_keyword_catch_alls_no_overridden_methods_and_no_print_outside_the_command():
     for name, tree in FILES.items():
         for node in ast.walk(tree):
@@ -119,6 +120,7 @@ def test_importing_labelwise_imports_nothing_heavy():
     assert run.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_importing_labelwise_adds_little_to_torch():
     code = (
         # Of the processor, not of the clock: other processes must not decide this.

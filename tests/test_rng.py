@@ -65,6 +65,7 @@ def test_strided_ids_are_uniform(stride: int):
     assert kstest(Key(3).uniform(ids).numpy(), "uniform").pvalue > ALARM
 
 
+@pytest.mark.slow
 def test_one_id_over_many_seeds_is_uniform():
     """Users count seeds 0, 1, 2, ...: the draws of one row over them must be uniform too."""
     for row in (0, 1, 999):

@@ -19,6 +19,7 @@ def accelerator():
         sys.path.remove(str(BENCHMARKS))
 
 
+@pytest.mark.slow
 def test_a_dry_run_fills_the_page(accelerator, tmp_path: Path):
     page = tmp_path / "page.md"
     parts = "targets,large,whole,strategies,picks"

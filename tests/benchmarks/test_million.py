@@ -63,6 +63,7 @@ def test_a_strategy_without_a_plain_form_has_a_row_too(scripts):
     assert beside.endswith("| 20 | 10 | 10 | 10 |")
 
 
+@pytest.mark.slow
 def test_half_precision_measures_every_strategy(scripts):
     _, half = scripts
     assert set(half.OBJECTIVES) < set(lw.strategies.names())

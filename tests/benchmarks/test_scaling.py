@@ -59,6 +59,7 @@ def test_what_is_above_the_stated_growth_is_called_so(scaling: ModuleType) -> No
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "axis", "sizes"),
     [
@@ -91,6 +92,7 @@ def test_time_grows_no_faster_than_stated(scaling: ModuleType, name: str, axis: 
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_pictures_have_a_panel_for_each_strategy(scaling: ModuleType, tmp_path: Path) -> None:
     line = {"axis": "N", "sizes": [1, 2], "seconds": [1.0, 4.0], "bytes": [0, 5_000_000]}
     lines = [{**line, "strategy": f"s{number}"} for number in range(6)]

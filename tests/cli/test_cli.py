@@ -53,6 +53,7 @@ def test_help_and_version() -> None:
     assert run("--version").stdout.strip() == lw.__version__
 
 
+@pytest.mark.slow
 def test_a_warning_of_ours_is_one_line(tmp_path: Path) -> None:
     """Of a long selection, say; those of others come as they are."""
     script = tmp_path / "warned.py"
@@ -73,6 +74,7 @@ def test_a_warning_of_ours_is_one_line(tmp_path: Path) -> None:
     assert "warned.py:6: DeprecationWarning: of others" in done.stderr
 
 
+@pytest.mark.slow
 def test_strategies_lists_every_one() -> None:
     out = run("strategies").stdout
     for name in lw.strategies.names():
@@ -218,6 +220,7 @@ def test_select_does_not_write_over_its_input(files: Path) -> None:
     assert (files / "p.npy").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_demo_says_at_once_that_it_cannot_write(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     done = run("demo", "--out", tmp_path / "taken")

@@ -309,6 +309,7 @@ def test_the_task_is_what_the_target_looks_like_or_as_said(tmp_path: Path):
     assert any("'many' is left out: it only counts the rows" in note for note in read_own(table, "few").notes)
 
 
+@pytest.mark.slow
 def test_a_model_that_learns_nothing_is_said_to(tmp_path: Path):
     noise = np.random.default_rng(1)
     table = written(tmp_path / "n.csv", {"x": noise.normal(size=80).tolist(), "price": noise.normal(size=80).tolist()})

@@ -402,6 +402,7 @@ class Rooted(nn.Module):
         return self.last(x)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("model", "error", "text"),

@@ -43,6 +43,7 @@ def _same(a: lw.Selection, b: lw.Selection) -> None:
     expect_same(a, b, "here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (2, 2), (3, 3), (40, 1), (40, 17), (40, 40), (300, 150)])
@@ -95,6 +96,7 @@ def test_order_of_the_rows_does_not_matter(name: str, problem: tuple[dict[str, n
     invariances.row_order(lw.strategies.get(name), Problem(inputs, ids, k, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(problem=problems(), count=st.integers(2, 7))
@@ -145,6 +147,7 @@ def test_torch_and_numpy_give_the_same(name: str, dtype: type):
     assert isinstance(b.ids, np.ndarray)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_are_not_modified_and_may_be_read_only(name: str):
     inputs = _inputs(80, dtype=np.float32)
@@ -160,6 +163,7 @@ def test_inputs_are_not_modified_and_may_be_read_only(name: str):
         _same(first, lw.select(name, 20, **inputs, ids=ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_layout_of_the_memory_does_not_matter(name: str):
     inputs = _inputs(50)

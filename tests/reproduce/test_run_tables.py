@@ -132,6 +132,7 @@ def test_smoke(name: str, tmp_path):
         assert [from_json(line) for line in kept] == list(result.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "draws"), [("dynamical/table8", "curve_panels"), ("dynamical/table1", "lines")])
 def test_a_picture_names_the_data_that_were_run(name, draws, tmp_path, monkeypatch):
     titles = []
@@ -146,6 +147,7 @@ def test_a_picture_names_the_data_that_were_run(name, draws, tmp_path, monkeypat
     assert titles == ["digits for Caltech101+ResNet"]
 
 
+@pytest.mark.slow
 def test_smoke_of_a_row_with_areas(mnist):
     numbers = json.loads((mnist / "sabal-table2.json").read_text())
     assert set(numbers["ours"]) == {"MNIST"}
@@ -174,6 +176,7 @@ def test_the_times_of_table_3_are_beside_the_papers(tmp_path):
         reproduce("sabal/table3", Setting("smoke", page=True), tmp_path)
 
 
+@pytest.mark.slow
 def test_as_the_papers_programmes(tmp_path):
     dynamical = reproduce("dynamical/table2", Setting("smoke", paper_compat=True, seeds=1), tmp_path)
     looked = {record.notes["training"]["looked"] for record in dynamical.records if record.round == 0}
@@ -192,6 +195,7 @@ def test_as_the_papers_programmes(tmp_path):
 # --- going on --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_repeats_nothing(mnist):
     files = sorted((mnist / "work" / "sabal-table2-smoke" / "MNIST" / "records").glob("*.jsonl"))
     assert len(files) == 12
@@ -217,6 +221,7 @@ def test_a_run_goes_on_and_repeats_nothing(mnist):
     assert all(path.read_text() == text for path, text in before.items() if path != torn)
 
 
+@pytest.mark.slow
 def test_a_figure_goes_on_curve_by_curve(tmp_path):
     first = reproduce("ally/figure4", Setting("smoke", seeds=1), tmp_path)
     files = sorted((tmp_path / "work" / "ally-figure4-smoke").glob("*.jsonl"))
@@ -251,6 +256,7 @@ def test_the_page_of_a_figure_is_made_again_from_its_records(tmp_path):
         reproduce("dynamical/figure2", Setting("smoke", page=True), tmp_path)
 
 
+@pytest.mark.slow
 def test_rows_that_were_run_before_stay_on_the_page(tmp_path, monkeypatch):
     first, second = (Setting("smoke", only=(row,), seeds=1) for row in ("MNIST", "SVHN"))
     one = reproduce("sabal/table2", first, tmp_path, "the first command")
@@ -296,6 +302,7 @@ def test_a_page_made_again_counts_what_was_asked_for_then(tmp_path):
             shutil.rmtree(tmp_path / "work")
 
 
+@pytest.mark.slow
 def test_the_command_that_began_a_run_is_on_a_page_made_from_it(tmp_path):
     """A run that was stopped before its page is shown with what was typed, not with the command of the page."""
     reproduce("dynamical/table2", Setting("smoke", seeds=1), tmp_path, "what was typed")
@@ -352,6 +359,7 @@ def test_a_page_of_nothing(tmp_path):
         reproduce("dynamical/table2", Setting("smoke", page=True), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     arguments = ["reproduce", "dynamical/table3", "--scale", "smoke", "--seeds", "1", "--out", str(tmp_path)]
     run = CliRunner().invoke(app, [*arguments, "--device", "cpu"])
@@ -366,6 +374,7 @@ def test_the_command(tmp_path):
         assert text in str(run.exception)
 
 
+@pytest.mark.slow
 def test_several_by_one_command(tmp_path, monkeypatch):
     arguments = [
         "reproduce",

@@ -46,6 +46,7 @@ def arrays(strategy: Any, classes: int, dtype: torch.dtype) -> dict[str, Tensor]
     return given | ({} if isinstance(strategy, Bait) else {"label_probs": z.softmax(1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["usual", "small"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", CASES)

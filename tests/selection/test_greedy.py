@@ -145,6 +145,7 @@ def test_plain_badge_gives_the_picks_of_the_one_by_one_reference(seed: int):
     assert np.allclose(got.scores, near)
 
 
+@pytest.mark.slow
 def test_plain_badge_has_the_law_of_the_fast_form():
     """Second picks of both against the exact law given the same first row."""
     rng = np.random.default_rng(0)
@@ -220,6 +221,7 @@ def test_the_gain_of_a_row_already_taken_does_not_matter(base: type[Weights]):
     assert sorted(got.ids) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_weights_of_zero_fall_back_to_a_uniform_draw():
     x = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
     pool = shards_of(torch.arange(4), {E: torch.as_tensor(x)}, 2)

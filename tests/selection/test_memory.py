@@ -140,6 +140,7 @@ def test_under_a_hard_limit_with_many_picks(folder: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a hard limit on private memory is Linux's")
 def test_the_hard_limit_binds(folder: Path) -> None:
     """Otherwise the test above passes because nothing is limited: with a quarter of it, there is no memory."""

@@ -150,6 +150,7 @@ def test_a_foreign_host_is_refused_whatever_it_asks(browser):
         assert "<main" not in reply.text
 
 
+@pytest.mark.slow
 def test_a_post_needs_our_origin_and_the_code_of_the_session(project, auth, browser, address):
     before, token = project.store.progress().labels, project.store.next_task("anna").token
     data = {"token": token, "kind": "label", "value": "cat"}
@@ -188,6 +189,7 @@ def test_without_a_session_nothing_of_the_project_is_told(project, stranger):
     assert project.store.progress().leased == leased
 
 
+@pytest.mark.slow
 def test_with_a_token_only_the_link_lets_in(project):
     auth = Auth.make(project.folder, token="0123456789abcdef")
     with running(project, auth) as address, Browser(address, auth, name=None) as browser:

@@ -156,6 +156,7 @@ def test_labelling_with_the_keyboard(project, anna):
     assert anna.row == before
 
 
+@pytest.mark.slow
 def test_data_is_text_and_says_why_it_was_picked(project, anna):
     assert "<b>not bold</b>" in anna.page.inner_text(".stage")
     assert anna.page.locator(".stage b").count() == 0
@@ -210,6 +211,7 @@ def test_an_answer_that_does_not_arrive_is_sent_again_and_counted_once(project, 
     anna.complaints = [text for text in anna.complaints if "ERR_FAILED" not in text]
 
 
+@pytest.mark.slow
 def test_an_answer_is_kept_over_a_reload(project, anna):
     page, row = anna.page, anna.row
     anna.sending = lambda route: route.abort()
@@ -227,6 +229,7 @@ def test_an_answer_is_kept_over_a_reload(project, anna):
 PICTURES = {"data": [1, 2, (), 4, 5, 6], "kind": "image"}  # () is none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", [PICTURES], indirect=True)
 def test_pictures_are_fetched_ahead_and_a_broken_one_is_said(project, anna):
     page, asked = anna.page, project.asked
@@ -252,6 +255,7 @@ TOWNS = [{"age": row, "town": "Rome"} for row in range(8)]
 NUMBERS = {"data": TOWNS, "kind": "table", "classes": (), "task": "regress"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", [NUMBERS], indirect=True)
 def test_numbers_are_typed_without_the_mouse(project, anna):
     rows = [anna.row]
@@ -275,6 +279,7 @@ def test_numbers_are_typed_without_the_mouse(project, anna):
 MANY = {"data": REVIEWS, "classes": tuple(f"kind {number:02d}" for number in range(40))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", [MANY], indirect=True)
 def test_a_class_is_found_by_its_name(project, anna):
     row = anna.row
@@ -286,6 +291,7 @@ def test_a_class_is_found_by_its_name(project, anna):
     assert anna.page.locator(".classes button").count() == 40
 
 
+@pytest.mark.slow
 def test_the_gallery_changes_a_label(project, anna):
     rows = []
     for key in "1122":
@@ -309,6 +315,7 @@ def test_the_gallery_changes_a_label(project, anna):
     assert page.locator(".one").count() == 1
 
 
+@pytest.mark.slow
 def test_fields_wait_for_the_script_that_sends_what_they_hold(chromium, address):
     page, held = chromium.new_page(), []
     page.route("**/htmx-*.js", lambda route: held.append(route))
@@ -324,6 +331,7 @@ def test_fields_wait_for_the_script_that_sends_what_they_hold(chromium, address)
     page.close()
 
 
+@pytest.mark.slow
 def test_on_a_phone_nothing_is_cut_off_and_buttons_are_large(chromium, address, project):
     ben = Person(chromium, address, "ben", 390, 844, touch=True)
     page, row = ben.page, ben.row
@@ -344,6 +352,7 @@ def test_on_a_phone_nothing_is_cut_off_and_buttons_are_large(chromium, address, 
     ben.close()
 
 
+@pytest.mark.slow
 def test_every_control_has_a_name_and_the_keyboard_reaches_it(address, anna):
     for path in ("/", "/gallery", "/report"):
         anna.page.goto(address + path)
@@ -364,6 +373,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(address, anna):
     assert {"1 cat", "2 dog", "s Skip", "u Unsure", "z Undo", "n Note", "+ Class"} <= reached
 
 
+@pytest.mark.slow
 def test_the_link_with_the_token_opens_the_page_and_leaves_the_address(chromium, project):
     auth = Auth.make(project.folder, token="0123456789abcdefghij")
     with running(project, auth) as address:

@@ -86,6 +86,7 @@ def browser(project):
         yield made
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_named_and_the_rest_is_there(project, browser):
     names = {item.ref for item in project.store.items()}
     assert names == {*ODD, *(f"plain{n}.png" for n in range(12)), "exif.jpg"}
@@ -95,6 +96,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_there(project, browser):
         assert name in report
 
 
+@pytest.mark.slow
 def test_only_pixels_of_the_projects_own_images_are_served(project, browser):
     for row in range(-1, 40):
         reply = browser.get(f"/image/{row}")

@@ -80,6 +80,7 @@ def test_the_same_answer_sent_again_is_one_answer(table):
         assert table.project.store.answers()[row_of(first)].value == "cat"
 
 
+@pytest.mark.slow
 def test_bad_answers_are_refused_and_say_why(table):
     with table.browser() as anna:
         first = anna.get("/card").text
@@ -138,6 +139,7 @@ def test_undo_brings_the_item_back_and_is_done_once(table):
         assert "no answer to undo" in nothing.text
 
 
+@pytest.mark.slow
 def test_two_people_never_have_the_same_item(table):
     with table.browser("anna") as anna, table.browser("ben") as ben:
         seen = {"anna": [], "ben": []}
@@ -161,6 +163,7 @@ def test_a_new_name_lets_go_of_the_open_item(table):
         assert anna.post("/who", data={"name": " "}).status_code == 422
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [{"data": [f"text {row}" for row in range(4)], "people": 2}], indirect=True)
 def test_two_people_for_each_item_and_how_far_they_agree(table):
     with table.browser("anna") as anna, table.browser("ben") as ben:
@@ -176,6 +179,7 @@ def test_two_people_for_each_item_and_how_far_they_agree(table):
         assert "anna: dog" in split
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table", [{"data": [{"a": 1}] * 4, "kind": "table", "classes": (), "task": "regress"}], indirect=True
 )
@@ -260,6 +264,7 @@ def test_every_strategy_has_a_reason_and_a_test_pick_tells_nothing_of_the_model(
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [
@@ -314,6 +319,7 @@ def test_bad_data_is_said_on_the_page_and_in_the_log_and_the_rest_goes_on(table)
         assert anna.get("/gallery").status_code == 200
 
 
+@pytest.mark.slow
 def test_without_items_the_page_says_what_it_waits_for(table):
     with table.browser() as anna:
         for _ in range(12):
@@ -331,6 +337,7 @@ def test_without_items_the_page_says_what_it_waits_for(table):
         assert last.is_success
 
 
+@pytest.mark.slow
 def test_an_error_nobody_thought_of_fails_one_request_in_words(table, monkeypatch):
     def torn(row):
         raise ZeroDivisionError("who would have thought")
@@ -365,6 +372,7 @@ def rows_in(text):
     return [int(row) for row in re.findall(r'id="row-(\d+)"', text)]
 
 
+@pytest.mark.slow
 def test_the_gallery_shows_doubted_labels_first_and_can_be_filtered(table):
     with table.browser("anna") as anna, table.browser("ben") as ben:
         for browser, value in ((anna, "cat"), (anna, "dog"), (ben, "cat"), (anna, "cat"), (ben, "dog")):
@@ -392,6 +400,7 @@ def test_the_gallery_shows_doubted_labels_first_and_can_be_filtered(table):
         assert "<html" not in part
 
 
+@pytest.mark.slow
 def test_a_label_is_changed_from_the_gallery_once(table):
     with table.browser() as anna:
         first = anna.get("/card").text

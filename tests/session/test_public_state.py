@@ -25,6 +25,7 @@ def _private(path: Path, of: tuple[str, ...] | None) -> set[str]:
     return {node.attr for node in named if node.attr.startswith("_") and not node.attr.startswith("__")}
 
 
+@pytest.mark.slow
 def test_no_other_package_reads_private_attributes_of_a_session() -> None:
     private = _private(Path(module.__file__), ("self", "session"))
     assert {"_fit", "_pending"} <= private

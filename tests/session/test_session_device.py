@@ -199,6 +199,7 @@ def test_every_strategy_chooses_where_the_model_is(name: str, expected: Any, awa
     assert set(got.notes) == set(expected[name].notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_strategy_takes_arrays_of_another_device(name: str) -> None:
     """Those that ask no model too."""
@@ -242,6 +243,7 @@ def _elsewhere(shards: Shards, parts: int) -> Shards:
     return Shards([Elsewhere(shard) for shard in made])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_strategy_may_have_its_rows_on_the_accelerators_of_other_processes(name: str, expected: Any) -> None:
     """Who asks is on the CPU, as the driver of a cluster is."""

@@ -44,6 +44,7 @@ text = st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=8)
 number = st.floats(min_value=0, allow_nan=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     strategy=text,

@@ -114,6 +114,7 @@ def run_with(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_strategy_of_an_installed_package(tmp_path: Path) -> None:
     install(tmp_path, "newest = plugin:Newest")
     done = run_with(
@@ -158,6 +159,7 @@ def test_two_packages_of_one_name(tmp_path: Path) -> None:
     assert "two installed packages have a strategy 'newest': plugin:Newest and other:Newest" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_tables_in_readme_and_docs_are_up_to_date() -> None:
     script = [sys.executable, str(ROOT / "scripts/make_strategy_table.py"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True)

@@ -71,6 +71,7 @@ def test_accuracy_and_nll_of_a_hand_made_case():
         evaluate(Told(), pool, pool.ids, torch.tensor([0, -1, 1, 0]))
 
 
+@pytest.mark.slow
 def test_importing_training_imports_no_optional_package():
     code = (
         "import sys, labelwise.train\n"

@@ -47,6 +47,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_the_report_says_who_wins_and_who_makes_no_difference(run, tmp_path):
     found = report([run], tmp_path / "out", command="labelwise bench report run")
     assert [one.name for one in found.experiments] == ["numbers/mlp", "one/mlp", "three/mlp"]
@@ -87,6 +88,7 @@ def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path)
     assert "0/1/0" not in text
 
 
+@pytest.mark.slow
 def test_a_report_made_again_from_its_own_records_is_the_same(run, tmp_path):
     report([run], tmp_path / "a")
     report([tmp_path / "a"], tmp_path / "b")
@@ -108,6 +110,7 @@ def test_rounds_found_twice_and_nothing(run, tmp_path):
         report([tmp_path / "empty"], tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(run, tmp_path):
     report([run], tmp_path / "out")
     packed, path = tmp_path / "out" / "records.jsonl.gz", run / "records" / "one.jsonl"
@@ -195,6 +198,7 @@ def test_the_oracle_is_outside_the_correction_and_not_judged(run):
 # --- what is missing -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_says_so_at_the_top_and_compares_finished_runs_only(run, tmp_path):
     """Worse was stopped early everywhere, where its curve is short and high, and margin on some seeds."""
     for path in (run / "records").glob("*.jsonl"):
@@ -213,6 +217,7 @@ def test_an_unfinished_run_says_so_at_the_top_and_compares_finished_runs_only(ru
     assert "Strategies with fewer than the 8 seeds: margin (7)." in text
 
 
+@pytest.mark.slow
 def test_a_configuration_says_what_should_be_there(tmp_path):
     config = {"datasets": [{"name": "digits"}, {"name": "digits", "hard": "noise"}], "models": ["mlp"]}
     config |= {"strategies": ["margin"], "seeds": 8, "start": 20, "k": 10, "rounds": 3}
@@ -232,6 +237,7 @@ def test_a_configuration_says_what_should_be_there(tmp_path):
     assert any("so missing runs are not known" in line for line in report([tmp_path / "run"], tmp_path / "o").lines)
 
 
+@pytest.mark.slow
 def test_a_report_in_the_folder_of_its_run_reads_the_live_records(run, tmp_path):
     report([run], run)
     for record in records("later"):
@@ -255,6 +261,7 @@ def folder_of(path, **changes):
     return path
 
 
+@pytest.mark.slow
 def test_folders_with_other_seeds_are_one_benchmark(tmp_path):
     both = [folder_of(tmp_path / "a"), folder_of(tmp_path / "b", seeds=list(range(8, 16)), device="cpu")]
     (one,) = report(both, tmp_path / "out").experiments
@@ -302,6 +309,7 @@ def test_the_median_of_two_experiments_is_their_middle(run):
     assert margin[titles.index("speed-up")] == f"{1 / (1 - sum(shares) / 2):.2f}"
 
 
+@pytest.mark.slow
 def test_wins_are_counted_after_the_correction_and_single_tests_beside_them(tmp_path):
     """Seven strategies and nine seeds: one that loses on two of them passes a single test and not the correction."""
     for seed in range(9):
@@ -319,6 +327,7 @@ def test_wins_are_counted_after_the_correction_and_single_tests_beside_them(tmp_
     )
 
 
+@pytest.mark.slow
 def test_numbers_that_no_model_learnt_are_said_and_not_counted(run, tmp_path):
     path = run / "records" / "numbers.jsonl"
     for r2, counted in ((0.2, True), (-0.1, False)):
@@ -334,6 +343,7 @@ def test_numbers_that_no_model_learnt_are_said_and_not_counted(run, tmp_path):
         ) is not counted
 
 
+@pytest.mark.slow
 def test_tables_hold_whatever_a_strategy_is_called_and_are_best_first(tmp_path):
     for record in records("one"):
         name = {"coin": "a|b", "margin": "zz"}.get(record.strategy, record.strategy)
@@ -350,6 +360,7 @@ def test_tables_hold_whatever_a_strategy_is_called_and_are_best_first(tmp_path):
     assert len(bars) == 1
 
 
+@pytest.mark.slow
 def test_without_random_and_with_one_seed(tmp_path):
     for record in records("one", seeds=1):
         append(tmp_path / "all.jsonl", record)
@@ -362,6 +373,7 @@ def test_without_random_and_with_one_seed(tmp_path):
     assert "± –" not in (tmp_path / "b" / "report.md").read_text() + (tmp_path / "b" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_labels_to_reach_a_level_that_was_asked_for(run, tmp_path):
     found = report([run], tmp_path / "out", levels=levels_of(["0.7", "0.3", "0.99", "rmse=1.3"]))
     (one,) = (each for each in found.experiments if each.name == "one/mlp")
@@ -388,6 +400,7 @@ def test_labels_to_reach_a_level_that_was_asked_for(run, tmp_path):
             levels_of([bad])
 
 
+@pytest.mark.slow
 def test_every_strategy_has_a_band_somewhere(tmp_path):
     names = ["random", *(f"s{i}" for i in range(9))]
     for record in records("one"):
@@ -404,6 +417,7 @@ def test_every_strategy_has_a_band_somewhere(tmp_path):
 # --- what a reader has to know of the rows ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_strategies_that_picked_the_same_rows_everywhere_are_named(tmp_path):
     """Coin picks what margin does, in another order; in one batch of one experiment they differ."""
     for data in ("one", "three"):
@@ -422,6 +436,7 @@ def test_strategies_that_picked_the_same_rows_everywhere_are_named(tmp_path):
         assert "coin and margin picked the same rows" in (tmp_path / "out" / name).read_text()
 
 
+@pytest.mark.slow
 def test_rows_of_another_machine_are_named(tmp_path):
     for record in records("one"):
         machine = "slow" if record.strategy == "worse" or (record.strategy, record.seed) == ("coin", 7) else "fast"
@@ -445,6 +460,7 @@ def test_rows_of_another_machine_are_named(tmp_path):
     assert "nvironment" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("notes", "above", "said"),
     [
@@ -483,6 +499,7 @@ def remembered(path, fresh):
         append(path, replace(record, notes={"memory": memory}))
 
 
+@pytest.mark.slow
 def test_memory_and_the_plain_mean_are_in_every_form_of_the_report(tmp_path):
     remembered(tmp_path / "x.jsonl", fresh=True)
     report([tmp_path / "x.jsonl"], tmp_path / "out")
@@ -510,6 +527,7 @@ def test_memory_of_earlier_records_is_shown_as_a_lower_bound(tmp_path):
     assert "at least" in (tmp_path / "out" / "standings.csv").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "there"), [(3, False), (4, True)])
 def test_intervals_are_promised_where_the_table_has_them(tmp_path, seeds, there):
     for record in records("one", seeds=seeds):

@@ -181,6 +181,7 @@ def test_differences_name_what_changed():
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_strategy_of_a_seed_starts_from_the_same_rows_and_weights(tmp_path):
     jobs, _ = suite_of(tmp_path, strategies=["all"], rounds=0).jobs()  # one training each, and no selection
     first = {}
@@ -399,6 +400,7 @@ def test_weights_change_training_and_are_recorded(tmp_path):
     assert plain[1].metrics != weighted[1].metrics
 
 
+@pytest.mark.slow
 def test_the_oracle_is_judged_as_the_next_round_trains_and_takes_the_best(tmp_path):
     curve = make_curve(cell_of(tmp_path, {"name": "oracle", "candidates": 2, "swaps": 6}), tmp_path / "run")
     chosen = []
@@ -436,6 +438,7 @@ def test_the_oracle_asks_no_strategy_that_does_not_apply_or_is_left_out(tmp_path
     assert "kcenter" in asked["protein"]
 
 
+@pytest.mark.slow
 def test_a_scikit_learn_model_and_a_network_for_images_run(tmp_path):
     forest = {"name": "forest", "class": "sklearn.ensemble.RandomForestClassifier", "n_estimators": 5}
     assert len(records_of(cell_of(tmp_path, "bald", models=[forest]), tmp_path / "a")) == 4
@@ -499,6 +502,7 @@ def test_a_changed_configuration_is_refused_with_the_difference(tmp_path):
     assert "torch" in json.loads((run / "environment.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_limit_on_memory_is_checked_at_the_start_and_decides_no_pick(tmp_path):
     changes = {
         "strategies": ["margin", "bss", {"name": "oracle", "candidates": 2, "swaps": 2}],

@@ -107,6 +107,7 @@ def test_rows_and_splits_of_a_replay(digits: Path) -> None:
         found.plan(("random",), 2, 40, 0.3)
 
 
+@pytest.mark.slow
 def test_replay_compares_and_says_what_it_is_worth(digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "replay"
     arguments = ["bench", "replay", str(digits), "--strategies", "margin,badge", "--seeds", "2", "-k", "8"]

@@ -75,6 +75,7 @@ def work(project: Project) -> None:
         heartbeat.close("stopped")
 
 
+@pytest.mark.slow
 def test_a_limit_on_memory_is_checked_when_it_is_given_and_decides_no_pick(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +297,7 @@ def test_one_worker_at_a_time(made: Path, tmp_path: Path, monkeypatch: pytest.Mo
         assert len(project.store.rounds()) == 1
 
 
+@pytest.mark.slow
 def test_the_worker_of_a_second_page_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelwise.project.loop.worker.LOCK_SECONDS", 0.0)
     got = threading.Event()

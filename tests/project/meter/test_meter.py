@@ -71,6 +71,7 @@ def test_the_interval_of_the_accuracy_holds_the_truth_as_often_as_it_says() -> N
     assert held >= 0.92 * 400  # 95 % less three standard deviations
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_rmse_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(6)
     held = 0
@@ -116,6 +117,7 @@ def test_a_known_law_is_continued() -> None:
     assert drawn.labels_at(np.full(600, 0.0), 5000.0)[0] == 5000
 
 
+@pytest.mark.slow
 def test_labels_needed_hold_the_truth_in_most_simulations() -> None:
     """Losses drawn from a known curve, no model: rows differ in how hard they are, and models share them."""
     held, lows = 0, []
@@ -140,6 +142,7 @@ def test_a_curve_that_rises_by_chance_is_made_to_fall() -> None:
     assert found.tolist() == pytest.approx([0.5, 0.35, 0.35, 0.2, 0.125, 0.125])
 
 
+@pytest.mark.slow
 def test_a_model_far_better_than_random_saves_and_one_far_worse_costs() -> None:
     better = compute(history(200, [np.zeros(200)]), 20, 1000, 9, 1, Key(0))
     assert better.needed is not None
@@ -159,6 +162,7 @@ def test_a_model_far_better_than_random_saves_and_one_far_worse_costs() -> None:
     assert "cost labels" in " ".join(said.words)
 
 
+@pytest.mark.slow
 def test_a_flat_curve_says_stop_and_a_steep_one_goes_on() -> None:
     rng = np.random.default_rng(0)
     same = (rng.random(300) < 0.05).astype(float)
@@ -177,6 +181,7 @@ def test_a_flat_curve_says_stop_and_a_steep_one_goes_on() -> None:
     assert compute(history(40, free=0), 20, 60, 3, 1, Key(0)).stop
 
 
+@pytest.mark.slow
 def test_the_meter_is_kept_and_comes_back(tmp_path: Path) -> None:
     assert read_meter(tmp_path) is None
     settings = Settings(name="x", kind="table", source=".")

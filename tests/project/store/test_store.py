@@ -234,6 +234,7 @@ def _together(work, arguments):
             one.close()
 
 
+@pytest.mark.slow
 def test_many_at_once_never_get_the_same_row(store_url):
     """Twelve people in four stores (as in four processes) empty two rounds; each row is answered once."""
     store = filled(store_url, items=60, picks=40)

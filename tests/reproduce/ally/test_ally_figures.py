@@ -56,6 +56,7 @@ def test_curves(name: str, digits: setup.Study):
         assert set(result.numbers["lost"]) == {"entropy", "ally", "ally in 1 cluster"}
 
 
+@pytest.mark.slow
 def test_regression_by_rows_and_by_person():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(160, 4)).astype("float32")
@@ -75,6 +76,7 @@ def test_regression_by_rows_and_by_person():
     assert not set(rows.pool.ids.tolist()) & set(rows.test.ids.tolist())
 
 
+@pytest.mark.slow
 def test_images_on_their_way(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(ally_data.SIZES, "small", replace(TINY, limit=300, epochs=40))
     result = reproduce("ally/figure1", Setting(), tmp_path)

@@ -48,6 +48,7 @@ def test_each_writes_a_picture_and_its_numbers(figure, tmp_path):
         assert set(numbers["mean_accuracy_by_seed"]) == {"random", "gamma=0", "gamma=1", "gamma=2", "gamma=inf"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers():
     a, b = (figures.figure2(Setting()) for _ in range(2))
     assert a.numbers == b.numbers

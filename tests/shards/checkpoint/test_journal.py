@@ -407,6 +407,7 @@ def test_a_file_called_lock_makes_no_folder_ours(tmp_path):
         assert [(folder / name).read_text() for name in names[1:]] == ["mine"] * (len(names) - 1)
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_killed_selection_made_is_gone_after_it_was_done(tmp_path, monkeypatch):
     """Also where it was killed before a state was kept."""
     command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path / "j")]

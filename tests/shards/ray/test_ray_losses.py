@@ -212,6 +212,7 @@ def test_a_state_held_here_lets_older_functions_go(cluster, before, monkeypatch)
     assert longest[1 << 20] < 5 < longest[0]
 
 
+@pytest.mark.slow
 def test_a_part_that_is_lost_too_often_is_said_at_once_whoever_asks_again(cluster):
     with Ray(workers=1, losses=0).shards([_sent_along(_shard)], [4]) as shards:
         ray.kill(shards._shards[0]._actor)
@@ -275,6 +276,7 @@ def _sent_along(maker):
     return functools.partial(maker, 1)
 
 
+@pytest.mark.slow
 def test_errors_of_a_worker_come_with_where_they_were_raised(cluster):
     limit = lw.errors.MemoryLimitError
     with Ray(workers=1).shards([_sent_along(_shard)], [4]) as shards:
@@ -303,6 +305,7 @@ class Homebound:
         return _only_at, (os.getpid(),)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_unpickled_in_a_worker_is_said(cluster):
     _sent_along(_shard)
     with (

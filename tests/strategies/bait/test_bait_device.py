@@ -158,6 +158,7 @@ def test_a_design_that_lost_digits_is_refreshed(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 2 * before > 0
 
 
+@pytest.mark.slow
 def test_projected_and_merged_and_drawn():
     arrays = problem(60, 14, 30, 0)
     assert "projection" in check_same(Bait(widest=60), 6, arrays, seed=3)[0].notes
@@ -178,6 +179,7 @@ def test_what_float64_cannot_hold_is_refused_in_words():
         select_on_device(Bait(lambda_=1e-6), 7, arrays)
 
 
+@pytest.mark.slow
 def test_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch):
     """Rows are updated and solved in many blocks, the last one partial."""
     monkeypatch.setattr("labelwise.shards.shard.DEVICE_BLOCK_BYTES", 1)
@@ -211,6 +213,7 @@ def test_steps_solve_more_rows_where_more_may_be_the_best(concentration: float, 
     assert not any(isinstance(one._state["P"], Away) for one in removed)
 
 
+@pytest.mark.slow
 def test_no_step_is_made_where_rows_that_are_not_cached_may_gain_more(monkeypatch: pytest.MonkeyPatch):
     arrays, stopped = problem(80, 3, 4, 0), []
     add_rows = kernels.add_rows
@@ -226,6 +229,7 @@ def test_no_step_is_made_where_rows_that_are_not_cached_may_gain_more(monkeypatc
     assert len(stopped) > 0
 
 
+@pytest.mark.slow
 def test_an_inactive_step_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     """It runs inactive before it is captured, and after the step that stopped."""
     init, seen = kernels.Steps.__init__, Counter()
@@ -297,6 +301,7 @@ def test_the_host_does_not_wait_for_picks():
     assert (many - few) / 100 < 0.5
 
 
+@pytest.mark.slow
 def test_no_step_waits_and_the_design_stays(monkeypatch: pytest.MonkeyPatch):
     step, waits = kernels.Steps._step, Counter()
     with second_device() as mode:

@@ -146,6 +146,7 @@ def test_other_vectors(options: dict[str, Any]) -> None:
         same(select(log_probs, 25, AWAY, **options), expected)
 
 
+@pytest.mark.slow
 def test_rows_in_several_shards_are_guessed_as_on_the_cpu(runs: list[Run]) -> None:
     log_probs = draws_of("copies")
     with second_device():
@@ -155,6 +156,7 @@ def test_rows_in_several_shards_are_guessed_as_on_the_cpu(runs: list[Run]) -> No
         assert runs
 
 
+@pytest.mark.slow
 def test_sketches_can_be_forced_on_an_accelerator(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs = draws_of("copies")
     monkeypatch.setenv("LABELWISE_BACKEND", "torch")
@@ -322,6 +324,7 @@ def waits(k: int) -> int:
     return mode.waits.total()
 
 
+@pytest.mark.slow
 def test_the_host_waits_once_for_many_steps() -> None:
     few, many = waits(64), waits(192)
     assert 2 <= many - few <= 128 // Tuning().chunk + 2  # some steps come back to a row
@@ -343,6 +346,7 @@ def test_few_steps_are_made_in_vain_behind_the_last(sweeps: list[int]) -> None:
     assert got.notes["steps"] <= len(sweeps) < got.notes["steps"] + Tuning().min_chunk
 
 
+@pytest.mark.slow
 def test_where_many_steps_are_in_doubt_few_are_made_in_vain(by_all: list[int], sweeps: list[int]) -> None:
     with second_device():
         got = select(draws_of("crowd").astype("float32"), 10, device=AWAY, tuning={"candidates": 1})
@@ -396,6 +400,7 @@ class Killed(BaseException):
     """Stands for kill -9."""
 
 
+@pytest.mark.slow
 def test_a_killed_selection_resumes_with_the_next_run(
     tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_cluster_without_rows_stays_where_it_was(monkeypatch: pytest.MonkeyPat
     assert set(_numbers(pool).tolist()) == {0, 2}
 
 
+@pytest.mark.slow
 def test_seeds_follow_kmeans_plus_plus():
     x = np.array([[0.0, 0.0], [1.0, 0.0], [1.2, 0.1], [0.0, 1.5], [-1.0, -1.0]])
     dist = sq_distances(x, x)

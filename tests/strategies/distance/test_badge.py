@@ -82,6 +82,7 @@ def test_joint_law_of_three_picks_by_enumeration(lists: tuple[int, int], seeds: 
         assert chi_square_p([seen[s] for s in marginal], list(marginal.values())) > ALARM
 
 
+@pytest.mark.slow
 def test_rows_whose_arrival_is_not_kept_arrive_again_by_the_same_law():
     """Two rows that lose four fifths of their rate when the other is picked, one that keeps its own, and a slow one
     that makes the list long: most arrivals of the second row are rejected, and it arrives again before the list ends.
@@ -97,6 +98,7 @@ def test_rows_whose_arrival_is_not_kept_arrive_again_by_the_same_law():
     assert chi_square_p([counts[s] for s in law], list(law.values())) > ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lists", [(4, 4), (64, 2048)])
 def test_each_of_the_next_picks_has_its_law_on_a_longer_pool(lists: tuple[int, int]):
     """Marginal laws of picks 1, 2, 3 after the first, summed exactly over what came before."""
@@ -170,6 +172,7 @@ def test_first_pick_is_tied_to_the_smallest_id():
     assert lw.select("badge", 1, probs=probs, embedding=embedding, ids=[9, 8, 5, 6]).ids.tolist() == [5]
 
 
+@pytest.mark.slow
 def test_second_pick_of_the_strategy_has_its_law():
     probs, embedding = _problem(6, 3, 2, 1)
     g = badge_gradients(probs, embedding)
@@ -180,6 +183,7 @@ def test_second_pick_of_the_strategy_has_its_law():
     assert chi_square_p(np.bincount(seconds, minlength=6), next_pick_law(sq_distances(g, g), [first])) > ALARM
 
 
+@pytest.mark.slow
 def test_copies_come_last_and_are_drawn_uniformly():
     """Two places, four rows each: the second pick is at the other place, then all rows left are equally likely."""
     x = np.array([[1.0], [1.0], [1.0], [2.0], [2.0], [2.0]])

@@ -158,6 +158,7 @@ def _pool(v: np.ndarray, ids: np.ndarray | None = None, count: int = 1) -> Shard
     return shards_of(torch.as_tensor(ids), {Basis(): torch.as_tensor(v)}, count)
 
 
+@pytest.mark.slow
 def test_rejection_from_leverage_is_the_direct_law():
     """The first draw accepted, when B is far from a multiple of I, over many seeds."""
     v = by_svd(features("heavy", 12, 3, np.random.default_rng(0)))
@@ -187,6 +188,7 @@ def test_rejection_from_leverage_is_the_direct_law():
     assert chi_square_p(counts, leverage) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_law_is_the_same_between_decompositions():
     """The next draw accepted after three that were added without another decomposition of B, over many seeds."""
     pool = _pool(features("heavy", 12, 3, np.random.default_rng(0)))

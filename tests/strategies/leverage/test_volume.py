@@ -21,6 +21,7 @@ from labelwise.verify.chi_square import chi_square_p
 from tuned import tuned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_spanning_rows_follow_the_squared_volume(d: int):
     psi = features("heavy", 8, d, np.random.default_rng(d))
@@ -48,6 +49,7 @@ def test_weights_are_those_of_leverage():
     assert len(set(got.ids.tolist())) == 40
 
 
+@pytest.mark.slow
 def test_the_weighted_fit_is_unbiased():
     """Five draws: the mean over seeds of the weighted least-squares fit is the fit on the whole pool."""
     x = np.random.default_rng(0).standard_t(2.5, size=(12, 1))

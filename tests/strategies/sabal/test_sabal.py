@@ -91,6 +91,7 @@ def test_greedy_is_algorithm_1(form: str, alpha: float, beta: float, tau: float)
         np.testing.assert_allclose(got.notes["bias"], ((problem.phi @ w - problem.v) ** 2).sum(), rtol=1e-7, atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize("rule", ["exact", "paper"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1e-8, 1e-6), (1e-2, 1e-1), (1e2, 1e-3), (3e3, 1e-1)])
@@ -181,6 +182,7 @@ def test_wide_rows_take_undone_picks_back_at_once(dtype: type, monkeypatch: pyte
     np.testing.assert_allclose(got.weights, expected.weights, rtol=near, atol=near)
 
 
+@pytest.mark.slow
 def test_more_copies_of_a_row_than_a_list_holds():
     """No list can tell copies apart, so that every pick is undone: each comes from a sweep in float64 then."""
     few = _gradient(1, n=3)

@@ -70,6 +70,7 @@ def test_float64_is_computed_in_float64():
         assert lw.select(name, 3, probs=probs).ids.tolist() == [1, 0, 2]
 
 
+@pytest.mark.slow
 def test_random_is_uniform_without_replacement():
     from collections import Counter
 

@@ -34,6 +34,7 @@ def fitted(learner, pool, labels, key: int = 0):
     return learner.fit(pool, pool.ids, labels, classes=C, key=Key(key))
 
 
+@pytest.mark.slow
 def test_epochs_are_chosen_and_all_rows_are_trained_on() -> None:
     pool, labels = blobs(90, noise=1.0)
     learner = TorchLearner(wide, lr=1e-2, epochs=160, cross_validate="epochs", holdout_from=10)
@@ -59,6 +60,7 @@ def test_epochs_are_chosen_and_all_rows_are_trained_on() -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "regress"])
 def test_weight_decay_is_chosen(task: str) -> None:
     pool, labels = blobs(60, noise=1.5)

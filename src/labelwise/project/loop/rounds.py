@@ -70,11 +70,10 @@ def make_round(project: Project, number: int, after: int) -> bool:
         return False
     chosen: list[Pick] = []
     model = train(session, snapshot) if snapshot.train else None
-    strategy = strategies.name_of(session.recipe.start)
+    cold = not snapshot.train or (settings.task == "classify" and len(set(snapshot.train.values())) == 1)
+    strategy = strategies.name_of(session.recipe.start if cold else session.recipe.strategy)
     if k > 0:
         picks = session.ask(k)
-        cold = not snapshot.train or (settings.task == "classify" and len(set(snapshot.train.values())) == 1)
-        strategy = strategies.name_of(session.recipe.start if cold else session.recipe.strategy)
         reader = None if cold else session.fit().reader
         why = reasons(picks, strategy, session.pool, reader, snapshot)
         chosen = [
