@@ -73,7 +73,7 @@ def test_outputs(make, shape):
     channels, side = shape
     model = make(channels)()
     assert model(torch.randn(2, channels, side, side)).shape == (2, 7)
-    assert size(reinitialise(model, Key(0))) == size(model)  # every layer can be drawn anew
+    assert size(reinitialise(model, Key(0))) == size(model)  # every layer can be initialised again
 
 
 def test_small_images():

@@ -27,7 +27,7 @@ LISTS = [((2, 2), 1000), ((3, 4), 1500), ((64, 2048), 2500)]
 
 
 def _badge(lists: tuple[int, int]) -> lw.strategies.Badge:
-    """Badge with a first and a longest list of so many candidates."""
+    """Badge whose first and longest candidate lists have the given lengths."""
 
     class Short(lw.strategies.Badge):
         tuning = Tuning(*lists)
