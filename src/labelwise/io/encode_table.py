@@ -1,22 +1,25 @@
-"""Features of tables: numbers with the pieces of their range, categories one by one, and what is missing.
+"""Features of tables: numbers with the pieces of their range, categories one by one, words, and what is missing.
 
-`labelwise label` and `labelwise simulate` make their features here: `fit_table`, then `block_scale`.
+`labelwise label`, `labelwise simulate` and pools of frames make their features here: `fit_table`, then `block_scale`.
 `standard_features` makes those of the benchmark's own data sets.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from labelwise.errors import SourceError
-from labelwise.io.tables import Table, Values, is_missing, number, numbers
+from labelwise.io.encode_texts import TextEncoder, fit_texts
+from labelwise.io.tables import Table, Values, is_missing, number, numbers, texts
+from labelwise.io.text import many
 
 CATEGORIES = 50  # of one column; rarer ones share one feature
+_CONSTANT = "the same in every row: no feature"
 _STEPS = 8  # pieces that the range of a numeric column is cut into
 _BLOCK = 4096
 
@@ -53,6 +56,9 @@ class NumberColumn:
         parts += [np.clip((filled_N - a) / (b - a), 0, 1) for a, b in self.steps]
         return [*parts, (~present_N).astype(np.float64)] if self.has_gaps else parts
 
+    def __str__(self) -> str:
+        return f"numbers {self.low:g} to {self.high:g}" + (", some missing" if self.has_gaps else "")
+
 
 @dataclass(frozen=True)
 class CategoryColumn:
@@ -73,14 +79,51 @@ class CategoryColumn:
         code_N = np.array([index.get(_category(text), len(self.common)) for text in texts])
         return [(code_N == place).astype(np.float64) for place in range(len(self.common) + self.has_others)]
 
+    def __str__(self) -> str:
+        return many(len(self.common), "category") + (", and others as one" if self.has_others else "")
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column of free texts: the words in them."""
+
+    words: TextEncoder
+
+    @classmethod
+    def fit(cls, texts: Sequence[str]) -> TextColumn:
+        return cls(fit_texts(texts))
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return list(self.words.encode(texts).T)
+
+    def __str__(self) -> str:
+        return "words of texts"
+
+
+Column = NumberColumn | CategoryColumn | TextColumn
+
 
 @dataclass(frozen=True)
 class TableEncoder:
     """What `fit_table` learnt of each column."""
 
-    columns: dict[str, NumberColumn | CategoryColumn]
-    blocks: tuple[int, ...]  # features of each column that has any
-    width: int
+    columns: dict[str, Column]
+    widths: tuple[int, ...]  # features of each column
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The number of features of each column that has any."""
+        return tuple(width for width in self.widths if width)
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return sum(self.widths)
+
+    def describe(self) -> dict[str, str]:
+        """What was made of each column, in words."""
+        found = zip(self.columns.items(), self.widths)
+        return {name: f"{column}: {many(width, 'feature')}" if width else _CONSTANT for (name, column), width in found}
 
     def encode(self, table: Table) -> np.ndarray:
         """Features (n, width) float32 of a table with the same columns."""
@@ -88,14 +131,18 @@ class TableEncoder:
         return np.stack(parts, axis=1).astype(np.float32)
 
 
-def fit_table(table: Table, rows: np.ndarray | None = None) -> TableEncoder:
+def fit_table(
+    table: Table, rows: np.ndarray | None = None, categories: Collection[str] = (), free_texts: Collection[str] = ()
+) -> TableEncoder:
     """Learn the encoding of a table.
 
     A column is numeric where all its values are numbers or missing. A column that is constant gives no feature.
 
     Args:
         table: The columns to encode.
-        rows: Positions of the rows to learn quantiles and categories from; all if None.
+        rows: Positions of the rows to learn quantiles, categories and words from; all if None.
+        categories: Columns of texts that are categories even if all of them are written as numbers.
+        free_texts: Columns of free texts, of which the words count.
 
     Raises:
         SourceError: No column tells rows apart.
@@ -110,11 +157,13 @@ def fit_table(table: Table, rows: np.ndarray | None = None) -> TableEncoder:
            [1. , 0. , 1. , 0. ]], dtype=float32)
     """
     seen = table if rows is None else table.subset(rows)
-    columns: dict[str, NumberColumn | CategoryColumn] = {}
+    columns: dict[str, Column] = {}
     widths = []
     for name, values in table.columns.items():
-        if numbers(values) is None:
-            columns[name] = CategoryColumn.fit([str(value) for value in seen.columns[name]])
+        if name in free_texts:
+            columns[name] = TextColumn.fit(texts(seen.columns[name]))
+        elif name in categories or numbers(values) is None:
+            columns[name] = CategoryColumn.fit(texts(seen.columns[name]))
         else:
             found = numbers(seen.columns[name])
             assert found is not None, "some of the values that are all numbers"
@@ -122,7 +171,7 @@ def fit_table(table: Table, rows: np.ndarray | None = None) -> TableEncoder:
         widths.append(len(_encode_column(columns[name], seen.columns[name][:1])))
     if not sum(widths):
         raise SourceError(f"the columns {', '.join(table.columns)} hold the same in every row; nothing can be learnt.")
-    return TableEncoder(columns, tuple(width for width in widths if width), sum(widths))
+    return TableEncoder(columns, tuple(widths))
 
 
 def block_scale(x_ND: np.ndarray, rows: np.ndarray, blocks: Sequence[int]) -> np.ndarray:
@@ -152,6 +201,25 @@ def block_scale(x_ND: np.ndarray, rows: np.ndarray, blocks: Sequence[int]) -> np
             used += 1
         start += width
     return np.stack([mean_D, scale_D * np.sqrt(max(used, 1))]).astype(np.float32)
+
+
+def why_useless(values: Values) -> str:
+    """Why a column is no feature; "" if it is one.
+
+    >>> why_useless(["1", "2", "3"])
+    'it only counts the rows'
+    """
+    present = [text for text in texts(finite(values)) if text]
+    if not present:
+        return "it holds no value"
+    found = numbers(values)
+    if found is not None:
+        counts = len(found) > 2 and np.isfinite(found).all() and bool((np.diff(found) == 1).all())
+        return "it only counts the rows" if counts else ""
+    different = len(set(present))
+    if different > CATEGORIES and different > len(present) // 2:
+        return f"its {different} different texts look like names or free text"
+    return ""
 
 
 def mixed_column(name: str, values: Values) -> str:
@@ -195,13 +263,18 @@ def standard_features(columns: Mapping[str, Values], categories: Sequence[str], 
     return np.concatenate(parts, axis=1)
 
 
-def _encode_column(column: NumberColumn | CategoryColumn, values: Values) -> list[np.ndarray]:
-    if isinstance(column, CategoryColumn):
-        return column.encode([str(value) for value in values])
+def _encode_column(column: Column, values: Values) -> list[np.ndarray]:
+    if isinstance(column, TextColumn | CategoryColumn):
+        return column.encode(texts(values))
     found = numbers(values)
     if found is None:
         raise SourceError("a column of numbers was expected; it holds a text")
     return column.encode(found)
+
+
+def finite(values: Values) -> Values:
+    """A column with infinite numbers as missing ones."""
+    return np.where(np.isfinite(values), values, np.nan) if isinstance(values, np.ndarray) else values
 
 
 def _category(text: str) -> str:

@@ -6,8 +6,11 @@ import contextlib
 import errno
 import os
 import time
+import tokenize
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +21,11 @@ try:
 except ImportError:  # Windows: no lock, one process at a time is up to the user
     fcntl = None  # type: ignore[assignment]
 
+# What numpy, zipfile and zlib raise for a damaged .npy or .npz file; the header of one is a Python literal.
+DAMAGED = (
+    OSError, ValueError, EOFError, LookupError, SyntaxError, TypeError, OverflowError, MemoryError, RuntimeError,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 LOCK_TIMEOUT = 10.0  # seconds to wait for another process
 _PAUSE = 0.005  # seconds, at first
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)  # of file systems without such a sync
@@ -64,6 +72,19 @@ def atomic_file(path: AnyPath, durable: bool = True) -> Iterator[BinaryIO]:
         sync_folder(target.parent)
 
 
+@contextlib.contextmanager
+def no_new_parents(path: AnyPath) -> Iterator[None]:
+    """After an error, remove the folders above `path` that were made in the block and are empty."""
+    missing = [one for one in Path(path).parents if not one.exists()]
+    try:
+        yield
+    except BaseException:
+        for one in missing:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+
+
 def write_bytes(path: AnyPath, content: bytes | Iterable[bytes]) -> None:
     """Replace a file by `content`, given whole or in chunks; missing folders are made. See `atomic_file`."""
     Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +94,15 @@ def write_bytes(path: AnyPath, content: bytes | Iterable[bytes]) -> None:
 
 
 def write_text(path: AnyPath, text: str) -> None:
-    """Replace a file by `text` in UTF-8, line ends unchanged; missing folders are made. See `atomic_file`."""
+    """Replace a file by `text` in UTF-8, line ends unchanged; missing folders are made. See `atomic_file`.
+
+    Args:
+        path: the file.
+        text: its new content.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_bytes(path, text.encode("utf-8"))
 
 
@@ -155,6 +184,32 @@ def _lock(handle: int, path: Path, timeout: float, check: Callable[[], object] |
             pause = min(2 * pause, 0.2)
         except OSError:  # a file system without locks, or one that refuses them for reading
             return
+
+
+def refuse_links(folder: AnyPath, allowed: Collection[str] = ()) -> None:
+    """Raise StoreError if a folder holds a symbolic link: what is written there would be written elsewhere.
+
+    A folder from someone else may lead its log, or what a worker writes, to a file that a shell reads.
+
+    Args:
+        folder: The folder; it need not exist.
+        allowed: Names of entries that may be links.
+    """
+    pending = [os.fspath(folder)]
+    while pending:
+        place = pending.pop()
+        try:
+            entries = list(os.scandir(place))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for one in entries:
+            if one.is_symlink() and not (place == os.fspath(folder) and one.name in allowed):
+                raise StoreError(
+                    f"{one.path} is a link to {os.readlink(one.path)}: what is written to it would be written there. "
+                    "If you made the link, put a copy in its place; if the folder is from someone else, do not use it"
+                )
+            if one.is_dir(follow_symlinks=False):
+                pending.append(one.path)
 
 
 def read_all(handle: int) -> bytes:

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from labelwise.errors import SourceError, extra
+from labelwise.io.text import did_you_mean
 
 MISSING = frozenset(("", "?", "na", "n/a", "nan", "null", "none"))  # as written, in lower case
 ENDINGS = ".csv, .tsv (either may be .gz) or .parquet"
@@ -111,7 +112,8 @@ def check_columns(path: Path, names: Sequence[str], present: Sequence[str]) -> N
     """Raise where one of the columns named is not in the table."""
     for name in names:
         if name not in present:
-            raise SourceError(f"{path}: there is no column {name!r}; its columns are {', '.join(present)}.")
+            hint = did_you_mean(name, present) or ";"
+            raise SourceError(f"{path}: there is no column {name!r}{hint} its columns are {', '.join(present)}.")
 
 
 def read_table(path: Path, names: Sequence[str] | None = None) -> Table:
@@ -247,6 +249,8 @@ def _read_csv(path: Path, names: Sequence[str] | None) -> Table:
 
 
 def _read_parquet(path: Path, names: Sequence[str] | None) -> Table:
+    import pyarrow as pa
+
     file = open_parquet(path)
     present = list(file.schema_arrow.names)
     check_columns(path, names or (), present)
@@ -254,7 +258,10 @@ def _read_parquet(path: Path, names: Sequence[str] | None) -> Table:
     columns: dict[str, Values] = {}
     unreadable: dict[str, str] = {}
     for name in table.column_names:
-        values = _arrow_values(table[name])
+        try:
+            values = _arrow_values(table[name])
+        except pa.ArrowException as error:  # a code of a dictionary that it does not have
+            raise SourceError(f"{path}: column {name!r} is damaged ({error}).") from error
         if values is not None:
             columns[name] = values
         elif names is None:

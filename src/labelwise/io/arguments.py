@@ -1,0 +1,42 @@
+"""Arguments that are numbers: checked once, where a user gives them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from labelwise.errors import ArgumentError
+
+
+def check_whole(name: str, value: Any, least: int) -> int:
+    """`value`, an integer of any library, as one of Python. ArgumentError unless it is one of at least `least`."""
+    is_flag = isinstance(value, bool | np.bool_)
+    try:
+        found = None if is_flag or isinstance(value, np.ndarray) else operator.index(value)
+    except TypeError:  # no integer
+        found = None
+    if found is None or not least <= found < 2**63:
+        limit = "of at least " + str(least) if found is None or found < least else "below 2**63"
+        raise ArgumentError(f"{name} is a whole number {limit}, not {value!r:.80}.")
+    return found
+
+
+def check_real(name: str, value: Any, least: float = -math.inf, above: float = -math.inf) -> float:
+    """`value` as a finite float. ArgumentError unless it is a number of at least `least`, and above `above`."""
+    fits = isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
+    try:
+        found = float(value) if fits else math.nan
+    except OverflowError:
+        found = math.inf
+    if not (math.isfinite(found) and found >= least and found > above):
+        limit = f" of at least {least:g}" if least > -math.inf else f" above {above:g}" if above > -math.inf else ""
+        raise ArgumentError(f"{name} is a finite number{limit}, not {value!r:.80}.")
+    return found
+
+
+def is_sparse(value: Any) -> bool:
+    """Whether a value is a sparse matrix or array of scipy, which is not imported here."""
+    return type(value).__module__.startswith("scipy.sparse")
