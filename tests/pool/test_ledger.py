@@ -4,6 +4,8 @@ import contextlib
 import json
 import multiprocessing
 import os
+import threading
+import time
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,6 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from labelwise.errors import LabelError, RowError, StoreError
+from labelwise.io.chain import Link, head_file, write_head
+from labelwise.io.files import open_locked, write_bytes
 from labelwise.pool import Entry, Ledger
 
 numbers = st.one_of(st.integers(-5, 5), st.floats(allow_nan=False, allow_infinity=False))
@@ -57,7 +61,8 @@ def test_views_equal_a_slow_model(some):
 @given(st.lists(entries(), min_size=1, max_size=4), st.data())
 def test_a_file_cut_at_any_byte_loses_only_what_was_cut(tmp_path, some, data):
     path = tmp_path / "ledger.jsonl"
-    path.unlink(missing_ok=True)
+    for old in (path, head_file(path)):
+        old.unlink(missing_ok=True)
     ledger = Ledger(path)
     ends = [0]
     for entry in some:
@@ -68,6 +73,10 @@ def test_a_file_cut_at_any_byte_loses_only_what_was_cut(tmp_path, some, data):
     os.truncate(path, cut)
     left = sum(end - 1 <= cut for end in ends[1:])  # the line end alone is no loss
     torn = cut - ends[left] if cut > ends[left] else 0
+    if left < len(some):
+        with pytest.raises(StoreError, match=rf"was cut off: it has {left} entries, {len(some)} were written"):
+            Ledger(path)
+    write_head(path, ledger._links[left])  # as after a kill: what was not whole was not noted
     with pytest.warns(UserWarning, match=f"last {torn} bytes") if torn else contextlib.nullcontext():
         opened = Ledger(path)
     assert opened.entries == tuple(some[:left])
@@ -261,11 +270,12 @@ def test_without_locks_it_goes_on(tmp_path, monkeypatch):
 def test_a_torn_line_replaced_by_an_entry_of_its_length_is_noticed(tmp_path):
     path = tmp_path / "ledger.jsonl"
     line = Entry(0, [1], [1]).to_json().encode() + b"\n"
-    path.write_bytes(line + b"x" * len(line))
-    with pytest.warns(UserWarning, match=rf"ledger\.jsonl: its last {len(line)} bytes"):
+    added = len(Link().after(b"{}").write(Entry(0, [2], [1]).to_json().encode())) + 1
+    path.write_bytes(line + b"x" * added)
+    with pytest.warns(UserWarning, match=rf"ledger\.jsonl: its last {added} bytes"):
         first, second = Ledger(path), Ledger(path)
     first.add(0, [2], [1])
-    assert path.stat().st_size == 2 * len(line)
+    assert path.stat().st_size == len(line) + added
     with pytest.raises(StoreError, match="another process"):
         second.add(0, [3], [1])
     assert Ledger(path).labelled.tolist() == [1, 2]
@@ -293,3 +303,111 @@ def test_a_file_that_is_gone_is_not_made_anew(tmp_path):
     with pytest.raises(StoreError, match=r"ledger\.jsonl.*could not be written"):
         ledger.add(0, [2], [1])
     assert not path.exists()
+
+
+def _written(path, count=5):
+    ledger = Ledger(path)
+    for row in range(count):
+        ledger.add(row, [row, row + 100], [1, 0], [1.5, 2.5], "badge", {"seed": row})
+    return ledger
+
+
+def test_every_change_of_a_byte_is_found(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    _written(path)
+    data = path.read_bytes()
+    for at in range(len(data) - 1):  # the last line end alone may go
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(StoreError, match=r"ledger\.jsonl.* restore it from a copy, or run `labelwise doctor"):
+            Ledger(path)
+
+
+def test_every_change_of_a_byte_of_the_head_is_found(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    _written(path)
+    data = head_file(path).read_bytes()
+    found = 0
+    for at in range(len(data)):
+        head_file(path).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        try:
+            assert len(Ledger(path)) == 5  # a change of the spaces changes nothing
+        except StoreError:
+            found += 1
+    assert found >= len(data.rstrip())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda lines: lines[:-1], "was cut off: it has 4 entries, 5 were written"),
+        (lambda lines: [], "was cut off: it has 0 entries, 5 were written"),
+        (lambda lines: lines[:2] + lines[3:], "line 3: .*it is entry 4, so 1 before it are missing"),
+        (lambda lines: lines[1:], "line 1: .*it is entry 2, so 1 before it are missing"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1: "),
+        (lambda lines: [*lines, lines[-1]], "line 6: "),
+        (lambda lines: [*lines[:3], Entry(3, [3], [0]).to_json().encode() + b"\n", lines[4]], "line 4: .*are missing"),
+    ],
+)
+def test_what_is_missing_or_moved_is_named(tmp_path, change, text):
+    path = tmp_path / "ledger.jsonl"
+    _written(path)
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(StoreError, match=text):
+        Ledger(path)
+
+
+def test_a_ledger_that_is_gone_or_its_head_is_named(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    _written(path)
+    head_file(path).rename(tmp_path / "away")
+    with pytest.raises(StoreError, match=r"ledger\.jsonl\.head is missing"):
+        Ledger(path)
+    (tmp_path / "away").rename(head_file(path))
+    path.unlink()
+    with pytest.raises(StoreError, match=r"ledger\.jsonl is missing; 5 entries were written"):
+        Ledger(path)
+
+
+def test_a_ledger_of_an_early_version_is_vouched_for_once_it_is_opened(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    lines = [Entry(row, [row], [1]).to_json().encode() + b"\n" for row in range(3)]
+    path.write_bytes(b"".join(lines))
+    Ledger(path)
+    path.write_bytes(b"".join(lines).replace(b'"ids":[1]', b'"ids":[7]'))
+    with pytest.raises(StoreError, match="its first 3 entries are not those that were written"):
+        Ledger(path)
+    path.write_bytes(b"".join(lines))
+    Ledger(path).add(4, [9], [1])
+    path.write_bytes(path.read_bytes().replace(b'"ids":[1]', b'"ids":[7]'))
+    with pytest.raises(StoreError, match=r"line 4: .*digest"):
+        Ledger(path)
+
+
+def test_a_head_that_is_behind_after_a_kill_is_no_error(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    before = _written(path)._links[4]
+    write_head(path, before)
+    assert len(Ledger(path)) == 5
+
+
+def test_an_entry_is_not_added_to_a_file_that_was_replaced_meanwhile(tmp_path):
+    """As by a repair: the entry would be acknowledged and then gone with the old file."""
+    path = tmp_path / "answers.jsonl"
+    ledger = Ledger(path)
+    ledger.add(0, [0], [1])
+    data, said = path.read_bytes(), []
+
+    def add():
+        try:
+            ledger.add(1, [1], [0])
+        except StoreError as error:
+            said.append(str(error))
+
+    with open_locked(path, os.O_RDONLY):
+        waiting = threading.Thread(target=add)
+        waiting.start()
+        time.sleep(0.1)
+        write_bytes(path, data)
+    waiting.join()
+    assert ["was replaced by another process" in one for one in said] == [True]
+    assert len(ledger) == len(Ledger(path)) == 1

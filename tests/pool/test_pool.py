@@ -1,13 +1,15 @@
 """The pool: rows by global id, from arrays, tensors and texts."""
 
 import time
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
+import pandas as pd
 import pytest
-import scipy.sparse
 import torch
 from hypothesis import given, settings
+from PIL import Image
 
 from labelwise.errors import ArgumentError, LabelError, NeedError, RowError
 from labelwise.pool import Pool
@@ -27,15 +29,15 @@ def test_default_ids_count_from_zero():
 def test_inputs_follow_ids_in_any_order_subset_and_block(data):
     ids = data.draw(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=20, unique=True))
     wanted = data.draw(st.lists(st.sampled_from(ids), max_size=30))
-    kept = data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))
+    chosen = data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))
     size = data.draw(st.integers(1, 7))
     value = {id: float(place) for place, id in enumerate(ids)}
     pool = Pool.of(np.arange(len(ids), dtype=np.float64)[:, None], ids=ids)
     assert pool.inputs(torch.tensor(wanted, dtype=torch.int64))[:, 0].tolist() == [value[id] for id in wanted]
-    part = pool.subset(kept).subset(kept[::-1])
-    assert part.ids.tolist() == kept[::-1]
+    part = pool.subset(chosen).subset(chosen[::-1])
+    assert part.ids.tolist() == chosen[::-1]
     read = [(id, x) for some, rows in part.batches(size=size) for id, x in zip(some.tolist(), rows[:, 0].tolist())]
-    assert read == [(id, value[id]) for id in kept[::-1]]
+    assert read == [(id, value[id]) for id in chosen[::-1]]
 
 
 @settings(max_examples=30, deadline=None)
@@ -148,10 +150,19 @@ def test_raw_is_float_and_keeps_double(dtype):
     assert len(pool.fingerprint()) == 16
 
 
-def test_raw_prefers_given_features_and_needs_them_for_text():
+class DictRows:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, row):
+        return {"a": torch.zeros(2)}
+
+
+def test_raw_prefers_given_features_and_counts_words_of_texts():
     texts = ["one", "two", "three"]
+    assert Pool.of(texts).raw([0, 1]).shape == (2, 3)
     with pytest.raises(NeedError, match="features="):
-        Pool.of(texts).raw([0])
+        Pool.of(DictRows()).raw([0])
     features = torch.eye(3, dtype=torch.float64)
     pool = Pool.of(texts, features=features, ids=[5, 3, 1])
     assert pool.raw([1, 5]).tolist() == features[[2, 0]].tolist()
@@ -195,13 +206,13 @@ def test_labels_numbers_and_names():
 @pytest.mark.parametrize(
     ("labels", "classes", "text"),
     [
-        ([0, 1, 2], ["a", "b"], r"row 9: label 2 is outside 0\.\.1"),
-        ([0, -1, 1], ["a", "b"], "row 8: label -1 is outside"),
-        (["a", "z", "b"], ["a", "b"], "row 8: label 'z' is none of the classes"),
-        ([0.0, float("nan"), 1.0], None, "row 8: its label is nan"),
+        ([0, 1, 2], ["a", "b"], r"row id 9: label 2 is outside 0\.\.1"),
+        ([0, -1, 1], ["a", "b"], "row id 8: label -1 is outside"),
+        (["a", "z", "b"], ["a", "b"], "row id 8: label 'z' is none of the classes"),
+        ([0.0, float("nan"), 1.0], None, "row id 8: its label is nan"),
         ([0.5, 1.0, 1.0], ["a", "b"], "whole numbers"),
         (["a", 1, "b"], None, "mix numbers and names"),
-        ([None, "a", "b"], None, "row 7: a class name was expected"),
+        ([None, "a", "b"], None, "row id 7: a class name was expected"),
         ([0, 1, 1], ["a", "a"], "'a' occurs more than once"),
         ([0, 1, 1], "ab", "sequence of class names"),
     ],
@@ -220,16 +231,20 @@ def test_bad_labels(labels, classes, text):
         (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9, 4]), "id 4 occurs 2 times"),
         (lambda: Pool.of(np.zeros((3, 1)), ids=[4, 9]), "one for each of the 3 rows was expected, 2"),
         (lambda: Pool.of(np.zeros((3, 1)), ids=[0.0, 1.0, 2.0]), "whole numbers"),
-        (lambda: Pool.of(np.zeros((2, 1)), ids=["a", "b"]), r"ids are whole numbers in one row, not \['a', 'b'\]"),
-        (lambda: Pool.of(np.zeros((2, 1)), ids=[1, None]), "ids are whole numbers"),
-        (lambda: Pool.of(np.zeros((2, 1)), ids=[[1], [2, 3]]), "ids are whole numbers"),
-        (lambda: Pool.of(np.zeros((2, 1)), ids=[1, 2**70]), "ids are whole numbers"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=["a", None]), r"the id of a row is missing \(None\)"),
+        (
+            lambda: Pool.of(np.zeros((2, 1)), ids=[[1], [2, 3]]),
+            r"\[1\] \(list\) cannot be the id of a row: .* hashable",
+        ),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=["a", object()]), "it has no value that is the same in every process"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=["a", "a"]), "ids are unique; id 'a' occurs 2 times"),
+        (lambda: Pool.of(np.zeros((2, 1)), ids=[True, False]), "not bool"),
         (lambda: Pool.of(np.zeros((3, 1)), labels=[1, 2]), "one for each of the 3 rows"),
         (lambda: Pool.of(np.zeros((3, 1)), features=np.zeros((2, 4))), r"shape \(3, D\) was expected, \(2, 4\)"),
         (lambda: Pool.of(np.zeros((3, 1))).inputs([0, 7, 3]), "2 ids are not in the pool of 3 rows: 3, 7"),
         (lambda: Pool.of(np.zeros((2, 1)), ids=[5, 9]).inputs([0, 6, 10]), "3 ids are not in .*: 0, 6, 10"),
         (lambda: Pool.of(np.zeros((3, 1))).inputs([-1]), "not in the pool.*: -1"),
-        (lambda: Pool.of(np.zeros((3, 1))).inputs(torch.tensor([True, False, True])), "not torch.bool"),
+        (lambda: Pool.of(np.zeros((3, 1))).inputs(torch.tensor([True, False, True])), "not bool"),
         (lambda: Pool.of(np.zeros((3, 1))).name(3), "not in the pool"),
         (lambda: Pool.of(np.zeros((3, 1))).subset([1, 1]), "id 1 occurs 2 times"),
         (lambda: Pool.of(np.zeros((3, 1))).subset([]), "empty"),
@@ -246,19 +261,48 @@ def test_rows_that_do_not_fit(make, text):
         (np.array(3.0), "no axis"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), "datetime64"),
         (np.ones(2, dtype=np.longdouble), "astype"),
+        (np.ma.masked_equal([[1.0], [2.0]], 2.0), "masked entries"),
         ([1, 2], "entry 0 is 1"),
         (["a", None], "entry 1 is None"),
         ({"a": 1}, "not of dict"),
-        ("folder", r"Pool\.images"),
+        ([[1, 2], [3]], "as many in each row"),
+        ([np.zeros(2), np.zeros(3)], "as many in each row"),
+        ([torch.zeros(2), torch.zeros(3)], "as many in each row"),
+        ([["a", "b"], ["c", "d"]], "holds numbers"),
+        ([Path("a.png"), Path("b.png")], r"the path 'a\.png'.*Pool\.images"),
+        ([Image.new("RGB", (2, 2))], r"entry 0 is an image.*Pool\.images.*\(N, 3, H, W\)"),
+        ("folder", r"Pool\.images.*a list, \[text\]"),
         (7, "not of int"),
         (torch.eye(2).to_sparse(), "to_dense"),
-        (scipy.sparse.csr_matrix(np.eye(2)), r"toarray\(\).*features="),
-        (scipy.sparse.coo_array(np.eye(2)), r"toarray\(\).*features="),
     ],
 )
 def test_what_is_not_a_pool(source, text):
     with pytest.raises(ArgumentError, match=text):
         Pool.of(source)
+
+
+def test_a_list_of_rows_is_an_array():
+    rows = np.arange(6).reshape(3, 2)
+    for made in (rows.tolist(), [tuple(row) for row in rows.tolist()], list(rows), list(torch.from_numpy(rows))):
+        assert torch.equal(Pool.of(made).inputs([2, 0]), torch.from_numpy(rows[[2, 0]]))
+        assert Pool.of(made).fingerprint() == Pool.of(rows).fingerprint()
+
+
+def test_a_list_of_image_files_is_not_taken_for_texts(tmp_path):
+    paths = [str(tmp_path / name) for name in ("0.png", "1.PNG")]
+    for path in paths:
+        Image.new("RGB", (4, 4)).save(path)
+    with pytest.raises(ArgumentError, match=r"entry 0 is the path .*Pool\.images\(paths\)"):
+        Pool.of(paths)
+    assert Pool.of(["a note on 0.png", "no.png"]).inputs([0]) == ["a note on 0.png"]
+
+
+def test_new_rows_of_a_pool_of_numbers_may_come_in_a_frame_of_numbers():
+    pool = Pool.of(np.eye(3))
+    frame = pd.DataFrame({"a": [1, 2], "b": [0.5, 3.0], "c": [0, 1]})
+    assert pool.like(frame).inputs([0, 1]).tolist() == frame.to_numpy().tolist()
+    with pytest.raises(ArgumentError, match="the rows of the pool are numbers"):
+        pool.like(frame.assign(a=["x", "y"]))
 
 
 def test_arguments_that_cannot_be_used():

@@ -9,21 +9,36 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import RowError
+from labelwise.io.frames import plain_values
+from labelwise.io.text import shortened
 
 
 def as_ids(ids: Any) -> Tensor:
     """Ids as an int64 tensor (n,) on the CPU."""
+    ids = plain_values(ids)
+    if isinstance(ids, np.ndarray) and ids.dtype == np.uint64 and ids.size and int(ids.max()) >= 2**63:
+        raise RowError(f"ids of this pool are below 2**63; found {int(ids.max())}.")  # else it would turn negative
     try:
+        if isinstance(ids, np.ndarray) and not ids.flags.writeable:
+            ids = ids.copy()  # torch warns of read-only memory, such as that of a pandas index
         tensor = torch.as_tensor(np.asarray(ids) if isinstance(ids, list | tuple | range) else ids)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RowError(
-            f"ids are whole numbers in one row, not {ids!r:.60}. Number the rows, and keep their names elsewhere."
-        ) from error
+        raise RowError(f"ids are whole numbers in one row, not {shortened(repr(ids), 60)}.{no_ids(ids)}") from error
     if tensor.numel() == 0 and tensor.ndim == 1:
         return tensor.to("cpu", torch.int64)
     if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise RowError(f"ids are whole numbers in one row, not {tensor.dtype} of shape {tuple(tensor.shape)}.")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        hint = " Pass index.astype(int) where all are whole, and texts, index.astype(str), where some have fractions."
+        raise RowError(
+            f"ids are whole numbers in one row, not {dtype} of shape {tuple(tensor.shape)}."
+            f"{hint if tensor.is_floating_point() and tensor.ndim == 1 else ''}"
+        )
     return tensor.to("cpu", torch.int64)
+
+
+def no_ids(values: Any) -> str:
+    """What to say where a whole selection is passed for its ids; empty for anything else."""
+    return " Pass its ids, as in picks.ids." if hasattr(values, "ids") and hasattr(values, "scores") else ""
 
 
 class Finder:
@@ -44,8 +59,8 @@ class Finder:
             known, places = self.sorted[at] == wanted, self.order[at]
         if not bool(known.all()):
             missing = wanted[~known].unique().tolist()
-            shown = ", ".join(str(id) for id in missing[:5]) + (" ..." if len(missing) > 5 else "")
-            raise RowError(f"{len(missing)} ids are not in the pool of {self.count} rows: {shown}.")
+            listed = ", ".join(str(id) for id in missing[:5]) + (" ..." if len(missing) > 5 else "")
+            raise RowError(f"{len(missing)} ids are not in the pool of {self.count} rows: {listed}.")
         return places.numpy()
 
 

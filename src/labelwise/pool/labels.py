@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import LabelError, RowError
+from labelwise.io.frames import is_missing_value, plain_values
 
 
 def labels_of(values: Any, classes: Sequence[str] | None, ids: Tensor) -> tuple[Tensor | None, tuple[str, ...] | None]:
@@ -59,6 +60,9 @@ def _names(classes: Sequence[str] | None) -> tuple[str, ...] | None:
 def _array(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
         return values.detach().cpu().numpy().copy()
+    values = plain_values(values)
+    if isinstance(values, list) and any(isinstance(value, str) for value in values):
+        values = [None if is_missing_value(value) else value for value in values]  # NaN would become the text "nan"
     array = np.array(values)
     if array.dtype.kind == "U" and not all(isinstance(value, str) for value in values):
         raise LabelError("labels mix numbers and names; give all of them as numbers or all as class names.")
@@ -70,12 +74,15 @@ def _array(values: Any) -> np.ndarray:
 def _numbered(values: list[Any], names: tuple[str, ...] | None, ids: Tensor) -> tuple[Tensor, tuple[str, ...] | None]:
     for row, value in zip(ids.tolist(), values):
         if not isinstance(value, str):
-            raise LabelError(f"row {row}: a class name was expected as its label, {value!r} was found.")
+            raise LabelError(
+                f"row id {row}: a class name was expected as its label, {value!r} was found. Where only some labels "
+                "are known, leave the column out and tell them: session.tell(ids, labels)."
+            )
     names = names or in_class_order(values)
     number = {name: place for place, name in enumerate(names)}
     for row, value in zip(ids.tolist(), values):
         if value not in number:
-            raise LabelError(f"row {row}: label {value!r} is none of the classes {_short(names)}.")
+            raise LabelError(f"row id {row}: label {value!r} is none of the classes {_short(names)}.")
     return torch.tensor([number[value] for value in values], dtype=torch.int64), names
 
 
@@ -87,7 +94,7 @@ def _classes_checked(labels: Tensor, names: tuple[str, ...] | None, ids: Tensor)
     if bool(outside.any()):
         first = int(outside.nonzero()[0])
         raise LabelError(
-            f"row {int(ids[first])}: label {int(labels[first])} is outside 0..{len(names) - 1}, "
+            f"row id {int(ids[first])}: label {int(labels[first])} is outside 0..{len(names) - 1}, "
             f"the numbers of the classes {_short(names)}."
         )
     return labels
@@ -99,10 +106,13 @@ def _finite(array: np.ndarray, names: tuple[str, ...] | None, ids: Tensor) -> Te
     bad = ~np.isfinite(array)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
-        raise LabelError(f"row {int(ids[first])}: its label is {array[first]}; a finite number was expected.")
+        raise LabelError(
+            f"row id {int(ids[first])}: its label is {array[first]}; a finite number was expected. Where only some "
+            "labels are known, leave the column out and tell them: session.tell(ids, labels)."
+        )
     return torch.from_numpy(array)
 
 
 def _short(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:10])
-    return f"({shown}, ... {len(names)} in all)" if len(names) > 10 else f"({shown})"
+    listed = ", ".join(names[:10])
+    return f"({listed}, ... {len(names)} in all)" if len(names) > 10 else f"({listed})"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError
-
-if TYPE_CHECKING:
-    from labelwise.pool.sources.table import TableFiles
+from labelwise.io.text import many
 
 OnError = Literal["stop", "skip"]
 _log = logging.getLogger(__name__)
@@ -21,6 +19,8 @@ class Source(Protocol):
     """Rows by position 0..n-1; read only.
 
     A source whose rows are cheap to read may set `whole = True`: the fingerprint then covers all rows, else some.
+    One whose `inputs` may be called by another thread sets `reads_ahead = True`: the next batch is then read while one
+    is used.
     A source that can be split has `part(positions)`: a source with these rows to send to another process, and their
     positions in it, or None if it holds exactly these rows in this order.
     """
@@ -41,6 +41,13 @@ class Source(Protocol):
         """Bytes that change when these rows change and are the same in every process and library version."""
 
 
+class SplitFiles(Protocol):
+    """Files that another process can read some rows of."""
+
+    def part(self, positions: np.ndarray) -> tuple[Source, np.ndarray | None]:
+        """See `Source`."""
+
+
 @dataclass(frozen=True)
 class Read:
     """The rows of a file or folder that could be read, and their numbers.
@@ -55,7 +62,7 @@ class Read:
     labels: Any = None
     classes: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
-    files: TableFiles | None = None  # where another process can read them again
+    files: SplitFiles | None = None  # where another process can read them again
 
 
 class Faults:
@@ -78,7 +85,7 @@ class Faults:
         if self.notes and not rows:
             raise SourceError(f"{where}: none of the {len(self.notes)} rows can be read. The first: {self.notes[0]}.")
         if self.notes:
-            _log.warning("%s: %d rows skipped. The first: %s", where, len(self.notes), self.notes[0])
+            _log.warning("%s: %s skipped. The first: %s", where, many(len(self.notes), "row"), self.notes[0])
         return tuple(self.notes)
 
 

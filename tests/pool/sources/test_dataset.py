@@ -163,7 +163,9 @@ def test_hugging_numbers():
     pool = Pool.of(data)
     assert pool.inputs([1, 0]).tolist() == [[2, 2.5, 3.5], [1, 0.5, 1.5]]
     assert pool.labels is None
-    assert Pool.hugging(data, columns=["a"], label="a").inputs([0]).tolist() == [[1]]
+    assert Pool.hugging(data, columns=["b"], label="a").inputs([0]).tolist() == [[0.5, 1.5]]
+    with pytest.raises(ArgumentError, match="label column 'a'"):
+        Pool.hugging(data, columns=["a"], label="a")
 
 
 def test_hugging_images():

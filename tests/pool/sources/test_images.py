@@ -2,11 +2,12 @@
 
 import logging
 import os
+import pickle
 
 import numpy as np
 import pytest
 
-from labelwise.errors import ArgumentError, SourceError
+from labelwise.errors import ArgumentError, RowError, SourceError
 from labelwise.pool import Pool
 
 images = pytest.importorskip("PIL.Image")
@@ -127,8 +128,88 @@ def test_mistakes(tmp_path):
         Pool.images(tmp_path, on_error="ignore")
     with pytest.raises(ArgumentError, match="at least 1"):
         Pool.images(tmp_path, size=0)
-    for size in (1.5, (4, 1.5), (4, 4, 4), None):
+    for size in (1.5, (4, 1.5), (4, 4, 4), "4"):
         with pytest.raises(ArgumentError, match="size is a number of pixels"):
             Pool.images(tmp_path, size=size)
     with pytest.raises(ArgumentError, match='"auto"'):
         Pool.images(tmp_path, labels="yes")
+
+
+def test_a_list_of_paths_in_its_order(tmp_path):
+    paths = [save(tmp_path / "dog" / "2.png", 20), save(tmp_path / "cat" / "1.png", 10), save(tmp_path / "x.png", 30)]
+    pool = Pool.images([paths[2], str(paths[0]), paths[1]], size=4)
+    assert (pool.inputs([0, 1, 2])[:, 0, 0, 0] * 255).round().tolist() == [30, 20, 10]
+    assert (pool.labels, pool.name(2)) == (None, str(paths[1]))
+    assert Pool.images(paths[:2], labels="folders").classes == ("cat", "dog")
+    named = Pool.images(paths[:2], labels=["big", "small"])
+    assert (named.labels.tolist(), named.classes) == ([0, 1], ("big", "small"))
+    assert Pool.images(paths[:2], labels=np.array([1, 0]), classes=["a", "b"]).labels.tolist() == [1, 0]
+    (tmp_path / "bad.png").write_bytes(b"no")
+    skipped = Pool.images([tmp_path / "bad.png", *paths[:2]], labels=[7, 8, 9], on_error="skip")
+    assert (skipped.ids.tolist(), skipped.labels.tolist()) == ([1, 2], [8, 9])
+    with pytest.raises(ArgumentError, match="the list is empty"):
+        Pool.images([])
+    with pytest.raises(ArgumentError, match="the list holds 3"):
+        Pool.images([3])
+    with pytest.raises(RowError, match="one for each of 2 images was expected, 1"):
+        Pool.images(paths[:2], labels=[0])
+
+
+def as_array(image):
+    return np.asarray(image, np.float32).transpose(2, 0, 1) / 127.5 - 1
+
+
+def test_a_transform_decides_about_size_and_scale(tmp_path):
+    for number, value in enumerate((0, 255)):
+        save(tmp_path / f"{number}.png", value, size=(8, 6))
+    pool = Pool.images(tmp_path, transform=as_array)
+    assert pool.inputs([1, 0]).shape == (2, 3, 6, 8)
+    assert pool.inputs([1, 0]).mean((1, 2, 3)).tolist() == [1, -1]
+    assert pool.inputs([]).shape == (0, 3, 6, 8)
+    sized = Pool.images(tmp_path, transform=as_array, size=(4, 5))
+    assert sized.inputs([0]).shape == (1, 3, 4, 5)
+    assert len({pool.fingerprint(), sized.fingerprint(), Pool.images(tmp_path).fingerprint()}) == 3
+    again = pickle.loads(pickle.dumps(pool.to_read([1], False)))
+    assert again.inputs([1]).equal(pool.inputs([1]))
+
+    def processed(image):  # as an image processor of transformers
+        return {"pixel_values": [as_array(image)]}
+
+    assert Pool.images(tmp_path, transform=processed).inputs([1, 0]).equal(pool.inputs([1, 0]))
+
+
+def test_a_transform_may_return_memory_that_cannot_be_written(tmp_path):
+    for name in ("a", "b"):
+        images.new("RGB", (3, 2), (1, 2, 3)).save(tmp_path / f"{name}.png")
+    pool = Pool.images(tmp_path, transform=lambda image: np.asarray(image))  # without a warning of torch
+    assert pool.inputs([0]).tolist() == [[[[1, 2, 3]] * 3] * 2]
+
+
+def test_a_transform_is_tried_before_it_is_used(tmp_path):
+    save(tmp_path / "a.png", size=(8, 6))
+    generator = np.random.default_rng(0)
+    with pytest.raises(ArgumentError, match="something else each time"):
+        Pool.images(tmp_path, transform=lambda image: as_array(image) + generator.normal())
+    with pytest.raises(ArgumentError, match=r"a\.png: transform= failed: ZeroDivisionError"):
+        Pool.images(tmp_path, transform=lambda image: 1 / 0)
+    with pytest.raises(ArgumentError, match="transform is a function"):
+        Pool.images(tmp_path, transform=3)
+    save(tmp_path / "b.png", size=(5, 6))
+    with pytest.raises(ArgumentError, match=r"b\.png: transform= returns shape \(3, 6, 5\), and \(3, 6, 8\)"):
+        Pool.images(tmp_path, transform=as_array).inputs([0, 1])
+
+
+@pytest.mark.parametrize("more", [{"size": (4, 5)}, {"transform": as_array}])
+def test_new_images_are_read_as_those_of_the_pool(tmp_path, more):
+    for number in range(4):
+        save(tmp_path / f"{number}.png", 60 * number, size=(8, 6))
+    pool, paths = Pool.images(tmp_path, **more), [tmp_path / "3.png", str(tmp_path / "1.png")]
+    assert pool.like(paths).inputs([0, 1]).equal(pool.inputs([3, 1]))
+    assert pool.like(tmp_path).inputs([0, 1]).equal(pool.inputs([0, 1]))
+    grown = pool.extended(paths)
+    assert grown.inputs([4, 5]).equal(pool.inputs([3, 1]))
+    assert grown.like(paths).inputs([0]).equal(pool.inputs([3]))
+    save(tmp_path / "other.png", size=(9, 9))
+    if "transform" in more:
+        with pytest.raises(ArgumentError, match=r"returns shape \(3, 9, 9\), and \(3, 6, 8\)"):
+            pool.like([tmp_path / "other.png"])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, RowError
+from labelwise.io.text import shortened
 from labelwise.pool.source import content
 
 LARGE = 2**30  # bytes; larger files are sampled for the fingerprint
@@ -95,7 +96,15 @@ class TextSource:
     kind = "texts"
     whole = True
 
-    def __init__(self, texts: Sequence[str]):
+    def __init__(self, texts: Sequence[str], column: str | None = None, library: str = ""):
+        """Rows of texts.
+
+        Args:
+            texts: the texts.
+            column: the column of a frame they came from.
+            library: the library of that frame.
+        """
+        self.column, self.library = column, library
         for position, text in enumerate(texts):
             if not isinstance(text, str):
                 raise ArgumentError(
@@ -110,9 +119,10 @@ class TextSource:
     def inputs(self, positions: np.ndarray) -> list[str]:
         return [self.texts[position] for position in positions.tolist()]
 
+    rows = as_texts = inputs
+
     def name(self, position: int) -> str | None:
-        words = " ".join(self.texts[position].split())
-        return words if len(words) <= 80 else words[:79] + "…"
+        return shortened(self.texts[position])
 
     def sample(self, positions: np.ndarray) -> bytes:
         return content(self.inputs(positions))

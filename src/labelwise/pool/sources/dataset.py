@@ -13,9 +13,9 @@ from torch.utils.data import TensorDataset, default_collate
 from labelwise.errors import ArgumentError, LabelError, SourceError
 from labelwise.pool.source import content
 from labelwise.pool.sources.arrays import as_array
+from labelwise.pool.sources.collated import LABEL_KEYS
 
-# The names under which dict items and datasets keep their answers.
-_LABEL_KEYS = ("label", "labels", "target")
+# The names under which datasets keep their answers.
 _LABEL_ATTRIBUTES = ("targets", "labels")
 
 
@@ -47,12 +47,16 @@ class DatasetSource:
         if not len(positions):
             return _emptied(self.inputs(np.zeros(1, np.int64)))
         try:
-            return default_collate([_split(item, row)[0] for item, row in self._items(positions)])
+            return default_collate(self.rows(positions))
         except (TypeError, RuntimeError) as error:
             raise SourceError(
                 f"the items of {type(self.dataset).__name__} do not make a batch: {error}. Give a Dataset whose "
-                "items are tensors, numbers or texts of one shape."
+                "items are tensors, numbers or texts of one shape, or pass collate=, a function of a list of items."
             ) from error
+
+    def rows(self, positions: np.ndarray) -> list[Any]:
+        """The items at `positions`, without their labels."""
+        return [_split(item, row)[0] for item, row in self._items(positions)]
 
     def name(self, position: int) -> str | None:
         return None
@@ -82,7 +86,7 @@ class DatasetSource:
             if label is None:
                 raise LabelError(
                     f'labels="dataset": item {row} of {type(self.dataset).__name__} has no label; items (x, y) or '
-                    f"dicts with one of {', '.join(_LABEL_KEYS)} were expected. Pass the labels themselves instead."
+                    f"dicts with one of {', '.join(LABEL_KEYS)} were expected. Pass the labels themselves instead."
                 )
             found.append(label.item() if isinstance(label, Tensor | np.generic) else label)
         return found
@@ -112,8 +116,8 @@ class DatasetSource:
 def _split(item: Any, row: int) -> tuple[Any, Any]:
     """x and y of an item; y is None when it has none."""
     if isinstance(item, Mapping):
-        label = next((item[key] for key in _LABEL_KEYS if key in item), None)
-        return {key: value for key, value in item.items() if key not in _LABEL_KEYS}, label
+        label = next((item[key] for key in LABEL_KEYS if key in item), None)
+        return {key: value for key, value in item.items() if key not in LABEL_KEYS}, label
     if isinstance(item, tuple | list):
         if len(item) == 1:
             return item[0], None

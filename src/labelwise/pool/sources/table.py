@@ -237,6 +237,8 @@ class _Fields:
         row = None if self.id is None else _whole(fields[self.id])
         if self.id is not None and row is None:
             return f"column {self.header[self.id]!r} holds {fields[self.id]!r}; a whole number was expected as the id"
+        if row is not None and abs(row) >= 2**63:
+            return f"column {self.header[self.id or 0]!r} holds {row}; ids are below 2**63"
         if self.text is not None:
             if not fields[self.text].strip():
                 return f"no text in column {self.header[self.text]!r}"
@@ -393,7 +395,10 @@ def _ids(path: Path, column: Any, name: str) -> list[int]:
             f"{path}: column {name!r} holds {column.type} with {column.null_count} empty; whole numbers were expected "
             "as ids, one for each row."
         )
-    return column.to_pylist()
+    found: list[int] = column.to_pylist()
+    if found and max(found) >= 2**63:
+        raise SourceError(f"{path}: column {name!r} holds {max(found)}; ids are below 2**63.")
+    return found
 
 
 def _is_image(kind: Any) -> bool:
