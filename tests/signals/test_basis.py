@@ -189,16 +189,16 @@ def test_rho_on_fresh_rows_is_that_of_rows_held_out():
     h = features("heavy", 400, 3, np.random.default_rng(0))
     pool = _pool(h, Basis())
     found = whiten(pool, Basis(), 3, None, Key(5))
-    held = (Key(5).fold("hold out").uniform(torch.arange(400)) < 0.2).numpy()
-    kept = h[~held]
-    root = np.linalg.inv(np.linalg.cholesky(kept.T @ kept / len(kept))).T
+    held_out = (Key(5).fold("hold out").uniform(torch.arange(400)) < 0.2).numpy()
+    fitted_on = h[~held_out]
+    root = np.linalg.inv(np.linalg.cholesky(fitted_on.T @ fitted_on / len(fitted_on))).T
     # rho depends on which orthonormal basis of the span it is: ours is along the eigenvectors
-    lam, u = np.linalg.eigh(kept.T @ kept / len(kept))
-    fresh = h[held] @ (u / np.sqrt(lam))
-    gram = fresh.T @ fresh / held.sum()
+    lam, u = np.linalg.eigh(fitted_on.T @ fitted_on / len(fitted_on))
+    fresh = h[held_out] @ (u / np.sqrt(lam))
+    gram = fresh.T @ fresh / held_out.sum()
     assert found.rho_holdout == pytest.approx(np.abs(gram - np.diag(np.diag(gram))).max())
     assert found.rho_holdout > 1e3 * found.rho
-    assert np.allclose(root.T @ (kept.T @ kept / len(kept)) @ root, np.eye(3))
+    assert np.allclose(root.T @ (fitted_on.T @ fitted_on / len(fitted_on)) @ root, np.eye(3))
     assert whiten(_pool(h[:1], Basis()), Basis(), 3, None, Key(0)).rho_holdout is None
 
 

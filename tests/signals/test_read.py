@@ -8,7 +8,7 @@ from torch import nn
 from labelwise.errors import ModelError, NeedError, RowError
 from labelwise.pool import Pool
 from labelwise.shards import place
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import read
 from labelwise.signals.rows import Factored
 from labelwise.signals.spec import Embedding, Features, HeadGrad, LabelProbs, Probs

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import NumericsError, RowError
-from labelwise.signals.spec import LabelProbs, LogProbs, Probs, Signal
+from labelwise.signals.spec import GradNorm, LabelProbs, LogProbs, Probs, Signal
 
 SUM_TOLERANCE = 1e-3  # float32 softmax over thousands of classes is within 1e-4; half precision is read as 1e-2
 HALF_SUM_TOLERANCE = 1e-2
@@ -42,10 +42,18 @@ def check_block(signal: Signal, ids: Tensor, values: Tensor, stored: torch.dtype
         _check_log_probabilities(signal, ids, values, stored, whose)
     # A finite sum has only finite terms. Large finite terms may overflow it, so then each number is checked.
     elif not bool(torch.isfinite(flat_NV.sum())):
-        _check_finite(signal, ids, flat_NV, whose)
+        check_finite(signal, ids, flat_NV, whose)
+    if isinstance(signal, GradNorm) and len(flat_NV) and bool(flat_NV.amin() < 0):
+        row = int(flat_NV[:, 0].argmin())
+        raise NumericsError(
+            f"{signal.array} ({signal!r}) must hold squared lengths, which are at least 0, but {whose} {int(ids[row])} "
+            f"holds {float(flat_NV[row, 0]):.6g}. Pass the squared length of each row's gradient, not its logarithm "
+            "or a difference."
+        )
 
 
-def _check_finite(signal: Signal, ids: Tensor, flat_NV: Tensor, whose: str) -> None:
+def check_finite(signal: Signal, ids: Tensor, flat_NV: Tensor, whose: str = "row id") -> None:
+    """Raise NumericsError naming the first row (V,) with a number that is not finite."""
     bad_N = ~torch.isfinite(flat_NV).all(1)
     if bool(bad_N.any()):
         row = int(bad_N.nonzero()[0])
@@ -63,7 +71,7 @@ def _check_probabilities(signal: Signal, ids: Tensor, p_NC: Tensor, stored: torc
     fine_N = (sum_N - 1).abs() <= tolerance
     if bool(fine_N.all()) and bool(p_NC.amin() >= 0):
         return
-    _check_finite(signal, ids, p_NC, whose)
+    check_finite(signal, ids, p_NC, whose)
     bad_N = ~fine_N | (p_NC.amin(1) < 0)
     row = int(bad_N.nonzero()[0])
     raise NumericsError(

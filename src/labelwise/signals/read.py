@@ -26,7 +26,8 @@ class Labelled(NamedTuple):
 class Reader(Protocol):
     """Gives signals of rows: a trained model and how to run it.
 
-    A reader may also have `read_labelled(labelled, batches)`, which is called before LossJvp is read.
+    A reader may also have `read_labelled(labelled, batches)`, which is called before LossJvp is read, and an attribute
+    `takes_frame`: whether it is given the rows of a frame as they are, and not their features.
     """
 
     def gives(self, signal: Signal) -> bool:
@@ -93,7 +94,7 @@ def _read_batches(
         for ids_B in ids.split(batch) if len(ids) else ():
             yield Rows(ids_B, {signal: as_column(pool.raw(ids_B), device) for signal in wanted})
         return
-    for ids_B, inputs in pool.batches(ids, batch):
+    for ids_B, inputs in pool.batches(ids, batch, getattr(reader, "takes_frame", False)):
         found = reader.read(inputs, of_model)
         for signal in wanted:
             if signal not in found:
@@ -138,7 +139,7 @@ def _half(signal: Signal, ids: Tensor, column: Tensor) -> Tensor:
 
 def _features(pool: Pool, ids: Tensor, inputs: Any) -> Tensor:
     """Features of rows whose inputs are already read, so that no file is decoded twice."""
-    if pool.features is None and isinstance(inputs, Tensor):
+    if pool.features is None and isinstance(inputs, Tensor) and not pool.is_sparse:
         return Pool.of(inputs, ids=ids).raw(ids)
     return pool.raw(ids)
 

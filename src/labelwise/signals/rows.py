@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError, NumericsError
+from labelwise.io.values import storable
 from labelwise.signals.basis import basis_features
 from labelwise.signals.spec import Basis, DualEmbedding, HeadGrad, MeanGrad, Signal
 
@@ -31,6 +32,7 @@ Column = Tensor | Factored
 CACHED = 1 << 18  # numbers of a temporary that fits into the cache
 
 
+@storable
 class Rows:
     """Some rows: `ids` (n,) and, for each declared signal, a column whose first axis is the rows.
 
@@ -89,6 +91,11 @@ def _head_grad(probs_NC: Tensor, embedding_ND: Tensor) -> Factored:
     return Factored(left_NC, embedding_ND)
 
 
+def take_rows(x: Column, positions: Tensor) -> Column:
+    """The rows of a column at these positions."""
+    return Factored(x.left[positions], x.right[positions]) if isinstance(x, Factored) else x[positions]
+
+
 def sq_norm(x: Column) -> Tensor:
     """Squared Euclidean length of each row (N,)."""
     if isinstance(x, Factored):
@@ -102,8 +109,10 @@ def sq_norm(x: Column) -> Tensor:
 def checked_norm(rows: Rows, signal: Signal) -> Tensor:
     """`sq_norm`; NumericsError where squares overflow or underflow, so that distances would be wrong."""
     column = rows[signal]
+    total_N: Tensor | None = None
     for x in (column.left, column.right) if isinstance(column, Factored) else (column,):
         norm_N, range_ = sq_norm(x), torch.finfo(x.dtype)
+        total_N = norm_N if total_N is None else total_N * norm_N
         top = float(norm_N.max())
         # Squares this small have lost bits; columns of zeros are exact.
         if not top <= range_.max / 8 or (top < range_.tiny * 2**24 and bool(x.any())):
@@ -112,7 +121,8 @@ def checked_norm(rows: Rows, signal: Signal) -> Tensor:
                 f"{signal.array} ({signal!r}): squared lengths are outside the range of {x.dtype} (the longest row, id "
                 f"{int(rows.ids[row])}, has {top:.3g}). Divide the values by a constant, or pass them as float64."
             )
-    return sq_norm(column)
+    assert total_N is not None, "a column has at least one factor"
+    return total_N
 
 
 def dot(x: Column, y: Column) -> Tensor:
@@ -124,10 +134,13 @@ def dot(x: Column, y: Column) -> Tensor:
     return x @ y.T
 
 
-def sq_dist(x: Column, y: Column) -> Tensor:
-    """Squared Euclidean distance of each row of x to each row of y (N, M), as |x|^2 + |y|^2 - 2 x.y."""
-    norm_N = sq_norm(x)
-    dist_NM = dot(x, y).mul_(-2).add_(sq_norm(y)).add_(norm_N[:, None])
+def sq_dist(x: Column, y: Column, norm_N: Tensor | None = None, norm_M: Tensor | None = None) -> Tensor:
+    """Squared Euclidean distance of each row of x to each row of y (N, M), as |x|^2 + |y|^2 - 2 x.y.
+
+    `norm_N` and `norm_M` are their squared lengths, where they are known.
+    """
+    norm_N = sq_norm(x) if norm_N is None else norm_N
+    dist_NM = dot(x, y).mul_(-2).add_(sq_norm(y) if norm_M is None else norm_M).add_(norm_N[:, None])
     return _without_noise(dist_NM, norm_N[:, None], _width(x))
 
 

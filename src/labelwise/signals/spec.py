@@ -112,6 +112,14 @@ class Label(Signal):
 
 
 @dataclass(frozen=True)
+class Weight(Signal):
+    """The weight () that a labelled row has in training, about 1 on average; see `Ledger.joint_weights`."""
+
+    array = "weights"
+    hint = "pass labelled=dict(weights=...), the (L,) weights of the labelled rows; without it all are 1"
+
+
+@dataclass(frozen=True)
 class Duals(Signal):
     """The dual variable () of the bound on the row's loss: from training for labelled rows, predicted for others."""
 
@@ -214,6 +222,7 @@ class GradNorm(Signal):
 
     label: Literal["argmax"] = "argmax"
     array = "grad_sqnorm"
+    model_hint = "Use a torch model, whose gradients are known"
     hint = "pass grad_sqnorm=, an (N,) array of squared lengths of each row's loss gradient"
 
 
@@ -227,6 +236,7 @@ class LossJvp(Signal):
     along: Literal["training gradient"] = "training gradient"
     label: Literal["argmax"] = "argmax"
     array = "grad_dot"
+    model_hint = "Use a torch model, whose gradients are known"
     hint = (
         "pass grad_dot=, an (N,) array of inner products of each row's loss gradient with the summed gradient of the "
         "labelled rows"
@@ -241,6 +251,7 @@ class GradSketch(Signal):
     seed: int = 0
     label: Literal["argmax"] = "argmax"
     array = "grad_sketch"
+    model_hint = "Use a torch model, whose gradients are known"
     hint = (
         "pass grad_sketch=, an (N, W) array of random projections of each row's loss gradient, the same projection "
         "for every row"
@@ -252,13 +263,15 @@ class Needs:
     """What a strategy reads: signals of the rows it chooses from, and of the labelled rows.
 
     `instead` are signals of the pool that a caller of `select` may pass in place of all signals of labelled rows. With
-    `history`, a session passes the notes of earlier selections to the strategy, see `Strategy.with_history`.
+    `history`, a session passes the notes of earlier selections to the strategy, see `Strategy.with_history`. With
+    `optional`, signals of labelled rows that are not available are no reason against the strategy.
     """
 
     pool: tuple[Signal, ...] = ()
     labelled: tuple[Signal, ...] = ()
     instead: tuple[Signal, ...] = ()
     history: bool = False
+    optional: bool = False
 
 
 def stored(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:

@@ -1,5 +1,7 @@
 """Draws shared by all rows, from every source: what LogProbs keep, whoever gives them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,6 @@ from torch import nn
 import labelwise as lw
 from labelwise.pool import Pool
 from labelwise.rng import Key
-from labelwise.signals.draws import draws as draws_module
 from labelwise.signals.draws.draws import HeadDraws
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Probs
@@ -228,13 +229,12 @@ def test_a_forest_before_its_second_class():
 # --- draws of a last layer -------------------------------------------------------------------------------------------
 
 
-def test_rows_in_parts_give_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_rows_in_parts_give_the_same():
     made = HeadDraws(torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)), torch.zeros(1, 3))
     whole = made.of_embedding(torch.tensor(X))
     expected = torch.stack([(torch.tensor(X) @ w.T).log_softmax(1) for w in made.weight_KOD], 1)
     torch.testing.assert_close(whole, expected)
-    monkeypatch.setattr(draws_module, "_PART", 30)
-    torch.testing.assert_close(made.of_embedding(torch.tensor(X)), whole)
+    torch.testing.assert_close(replace(made, part=30).of_embedding(torch.tensor(X)), whole)
 
 
 @pytest.mark.parametrize("source", ["bayesian", "laplace"])

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from labelwise.errors import ModelError
 from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.read_gradients import RowGradients
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import GradNorm, GradSketch, LossJvp, Probs
 
@@ -233,15 +233,15 @@ def explicit(model: nn.Module, x: Tensor, where: str | int | None) -> tuple[Tens
 
 def state(model: nn.Module) -> list:
     """What must be the same after reading; objects are compared by identity."""
-    held = {}
+    attributes = {}
     for where, module in model.named_modules(remove_duplicate=False):
         for name, value in vars(module).items():
-            held[where, name] = (id(value), [id(item) for item in value] if isinstance(value, list) else None)
+            attributes[where, name] = (id(value), [id(item) for item in value] if isinstance(value, list) else None)
             if isinstance(value, dict):
-                held[where, name] += tuple((key, id(item)) for key, item in value.items())
+                attributes[where, name] += tuple((key, id(item)) for key, item in value.items())
     tensors = [*model.parameters(), *model.buffers()]
     return [
-        held,
+        attributes,
         [(name, id(p), type(p), p.requires_grad, p.dtype, p.is_leaf) for name, p in model.named_parameters()],
         [None if p.grad is None else (id(p.grad), p.grad.tolist()) for p in model.parameters()],
         [(t.tolist(), t.dtype, None if t.is_inference() else t._version) for t in tensors],

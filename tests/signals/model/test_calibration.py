@@ -22,7 +22,7 @@ def sampled(temperature: float, n: int = 20_000, dtype: torch.dtype = torch.floa
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7, 6.0])
 def test_a_known_temperature_is_recovered(temperature, dtype):
     found = fit_temperature(*sampled(temperature, dtype=dtype))
-    assert found == pytest.approx(temperature, rel=0.03)  # 20,000 draws: a standard error of about 1 %
+    assert found == pytest.approx(temperature, rel=0.05)  # 20,000 draws: a standard error of at most 1.5 %
 
 
 def test_precision_of_the_logits_does_not_matter():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from labelwise.errors import ArgumentError, ModelError
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.spec import Embedding, LabelProbs, Probs
 
 BOTH = (Probs(), Embedding())
@@ -237,7 +237,7 @@ def test_the_model_is_left_as_it_was_found(broken):
     if broken:
         with pytest.raises(ModelError):
             ModelReader(net).read(images(), BOTH)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ModelError):
             ModelReader(net).read(torch.randn(6, 7, 4, 4), BOTH)
     else:
         ModelReader(net).read(images(), BOTH)
@@ -258,3 +258,16 @@ def test_inputs_follow_the_precision_of_the_model():
     x = torch.randn(6, 5, dtype=torch.float64)
     assert ModelReader(nn.Linear(5, 2)).read(x, BOTH)[Probs()].dtype == torch.float32
     assert ModelReader(nn.Linear(5, 2).double()).read(x.float(), BOTH)[Probs()].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 2)), r"rows of shape \(1, 4, 4\).*size="),
+        (lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 2)), r"to have 3 channels.*size="),
+        (lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), r"Expected 2D.*size="),
+    ],
+)
+def test_a_model_for_rows_of_another_shape_is_named(model, text):
+    with pytest.raises(ModelError, match=f"Sequential cannot be called with .*{text}"):
+        ModelReader(model()).read(torch.zeros(2, 1, 4, 4), (Probs(),))

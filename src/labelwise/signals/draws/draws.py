@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 
-_PART = 1 << 22  # numbers of one block of logits
 MOST = 1 << 28  # numbers of all draws of a last layer together
 
 
@@ -46,18 +45,19 @@ class HeadDraws:
 
     weight_KOD: Tensor
     bias_KO: Tensor | None  # (K, O), or (1, O) if all draws share it
+    part: int = 1 << 22  # numbers of one block of logits
 
     def on(self, device: torch.device) -> HeadDraws:
         """The same draws on a device, so that they are not copied there with every batch."""
         bias_KO = None if self.bias_KO is None else self.bias_KO.to(device)
-        return HeadDraws(self.weight_KOD.to(device), bias_KO)
+        return replace(self, weight_KOD=self.weight_KOD.to(device), bias_KO=bias_KO)
 
     def of_embedding(self, h_BD: Tensor) -> Tensor:
         weight_KOD = self.weight_KOD.to(h_BD.device)
         draws, outputs, width = weight_KOD.shape
         table_DX = weight_KOD.reshape(draws * outputs, width).T.contiguous()
         parts = []
-        for part_BD in h_BD.to(weight_KOD.dtype).split(max(1, _PART // (draws * outputs))):
+        for part_BD in h_BD.to(weight_KOD.dtype).split(max(1, self.part // (draws * outputs))):
             z_BKO = (part_BD @ table_DX).view(len(part_BD), draws, outputs)
             if self.bias_KO is not None:
                 z_BKO += self.bias_KO.to(z_BKO.device)

@@ -23,6 +23,7 @@ class EnsembleReader:
 
     def __init__(self, members: Sequence[Reader]):
         self.members = tuple(members)
+        self.takes_frame = any(getattr(member, "takes_frame", False) for member in self.members)
 
     @property
     def temperature(self) -> list[float] | None:

@@ -10,11 +10,16 @@ from torch import Tensor
 
 
 def has_members(classifier: Any) -> bool:
-    """Whether a fitted classifier is an ensemble of independent members; boosting is not."""
+    """Whether a fitted classifier is an ensemble of members that each answer the same question.
+
+    Boosting and stacking are not, nor is one against the rest, whose members each know one class.
+    """
     members = getattr(classifier, "estimators_", None)
-    is_boosted = hasattr(classifier, "estimator_weights_")
+    others = ("estimator_weights_", "final_estimator_", "label_binarizer_")
     return (
-        isinstance(members, list | tuple) and not is_boosted and all(hasattr(one, "predict_proba") for one in members)
+        isinstance(members, list | tuple)
+        and not any(hasattr(classifier, name) for name in others)
+        and all(hasattr(one, "predict_proba") for one in members)
     )
 
 

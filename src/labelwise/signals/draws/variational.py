@@ -29,7 +29,6 @@ from labelwise.signals.draws.draws import HeadDraws, check_draws, log_mean
 SPREAD = 0.05  # of the initial means and rho
 RHO = -4.0  # softplus(-4) is a standard deviation of 0.018
 FLOOR = 1e-6  # added to the variance of an output
-PART = 1 << 22  # numbers of one block of drawn outputs
 
 
 class VariationalLinear(nn.Linear):
@@ -37,6 +36,7 @@ class VariationalLinear(nn.Linear):
 
     rho: Tensor
     seed: Tensor
+    part = 1 << 22  # numbers of one block of drawn outputs
 
     def __init__(self, in_features: int, out_features: int, draws: int = 100):
         check_draws(draws, in_features * out_features)
@@ -67,7 +67,7 @@ class VariationalLinear(nn.Linear):
         """Log of the mean softmax (B, C) over `draws` draws of the outputs, determined by parameters and `seed`."""
         noise_KC = self._normal("outputs", (self.draws, self.out_features)).to(h_BD)
         mean_BC, deviation_BC = self._outputs(h_BD)
-        parts = zip(*(x.split(max(1, PART // noise_KC.numel())) for x in (mean_BC, deviation_BC)))
+        parts = zip(*(x.split(max(1, self.part // noise_KC.numel())) for x in (mean_BC, deviation_BC)))
         return torch.cat([log_mean((m[:, None] + s[:, None] * noise_KC).log_softmax(2)) for m, s in parts])
 
     def _outputs(self, h_BD: Tensor) -> tuple[Tensor, Tensor]:

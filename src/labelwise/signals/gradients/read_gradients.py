@@ -43,7 +43,7 @@ from labelwise.signals.model.forward import (
     take_rows,
 )
 from labelwise.signals.model.head import Output
-from labelwise.signals.model.isolate import isolated, plain_inputs
+from labelwise.signals.model.isolate import isolated, plain_inputs, remember
 
 Gradient = dict[str, Tensor]  # parameter's name -> gradient of its shape
 Cotangents = Callable[[Tensor], list[Tensor]]  # outputs (B, C) -> gradients of a loss by them
@@ -79,6 +79,7 @@ class RowGradients:
         self.capture = Capture(model)
         self._trained = frozenset(self.capture.trained)
         self._is_verified = False
+        self._reset: Callable[[], None] = _nothing  # before each forward pass; made by `_isolated`
         self._copy_buffers = True  # until a pass shows that the model does not change them
         self._sketch_tables: dict[tuple[tuple[int, int], str], Tables] = {}
 
@@ -159,6 +160,7 @@ class RowGradients:
         rows = count_rows(inputs)
         while True:
             collector.clear()
+            self._reset()
             try:
                 with self.capture.hooks(rows, collector.add), torch.enable_grad():
                     with head.record_calls(watch) as calls:
@@ -196,6 +198,7 @@ class RowGradients:
     def _isolated(self) -> Iterator[None]:
         """Context manager: the model in eval mode, with aliases of its parameters."""
         with isolated(self.model, self._copy_buffers) as copies, eval_mode(self.model):
+            self._reset = remember(self.model)
             yield
             if self._is_verified:
                 self._copy_buffers = any(buffer._version != version for buffer, version in copies)
@@ -221,6 +224,7 @@ class RowGradients:
         return {name: g for name, g in zip(parameters, gradients) if g is not None}
 
     def _functional(self, loss: Loss, parameters: Gradient, batch: Any) -> Tensor:
+        self._reset()
         output = forward(self.model, batch, self.autocast, parameters)
         return self._outputs(output, count_rows(batch), loss)
 
@@ -252,6 +256,7 @@ class RowGradients:
             d_2C = torch.cos(torch.arange(outputs_2C.numel(), device=device)).to(outputs_2C).view_as(outputs_2C)
             d_2C[1] = 0
             true = self._differentiate(outputs_2C, d_2C)
+        self._reset()
         # With a copy of itself and not alone: some layers refuse a batch of one row.
         again = self._outputs(forward(self.model, two_rows(take_rows(pair, slice(0, 1)))), 2, loss)
         _check_independent(again[0], outputs_2C[0].detach(), 5e-2 if dtype in HALF else 1e-3)
@@ -265,6 +270,10 @@ class RowGradients:
         for name in checker.wrong(set(self.capture.trained) - set(self.capture.without_rule)):
             self.capture.use_fallback_for(name, "its rule does not give autograd's gradient")
         self._is_verified = True
+
+
+def _nothing() -> None:
+    """Stands for no reset."""
 
 
 def two_rows(batch: Any) -> Any:

@@ -32,13 +32,13 @@ class Tables:
     @staticmethod
     def of(key: Key, outputs: int, inputs: int, width: int, device: torch.device) -> Tables:
         """Tables for a parameter of shape (outputs, inputs), on `device`."""
-        drawn = []
+        tables = []
         for side, count in (("out", outputs), ("in", inputs)):
             index = torch.arange(count)
             place = (key.fold(side, "place").uniform(index) * width).long()
             sign = (key.fold(side, "sign").uniform(index) < 0.5).float() * 2 - 1
-            drawn += [place.to(device), sign.to(device)]
-        return Tables(width, *drawn)
+            tables += [place.to(device), sign.to(device)]
+        return Tables(width, *tables)
 
     def part(self, where: slice) -> Tables:
         """The tables for some rows of the parameter."""

@@ -82,7 +82,7 @@ def note_temperature(rows: tuple[Tensor, Tensor] | None, notes: dict[str, Any]) 
     `ece_before` and `ece_after` are the expected calibration errors of the held-out rows without and with it. The
     temperature was fitted on the same rows; with one parameter the bias is small.
     """
-    temperature, note = 1.0, "no held-out rows: LabelProbs are Probs. A TorchLearner takes valid= or holdout_from="
+    temperature, note = 1.0, "no held-out rows: LabelProbs are Probs. A TorchLearner takes valid= or holdout="
     if rows is not None:
         logits, labels = rows
         temperature, note = label_temperature(logits, labels)

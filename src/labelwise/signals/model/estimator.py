@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.errors import ModelError, NeedError
+from labelwise.errors import LabelwiseError, ModelError, NeedError
+from labelwise.io.arguments import is_sparse
+from labelwise.io.frames import is_frame
 from labelwise.signals.draws.sklearn_members import has_members, member_log_probs
 from labelwise.signals.model.calibration import note_temperature
 from labelwise.signals.read import as_column
@@ -42,6 +45,7 @@ class EstimatorReader:
         *,
         steps: Any = None,
         holdout: Callable[[], tuple[Tensor, Tensor] | None] | None = None,
+        takes_frame: bool = False,
     ):
         """Read `classifier`.
 
@@ -50,10 +54,12 @@ class EstimatorReader:
             classes: how many classes there are.
             steps: the earlier steps of a pipeline, with `transform`; each row is transformed once.
             holdout: returns logits (n, C) and labels (n,) of held-out rows to fit the temperature on.
+            takes_frame: whether it was fitted on rows of a frame as they are.
         """
         self.classifier = classifier
         self.classes = classes
         self.steps = steps
+        self.takes_frame = takes_frame
         self._holdout = holdout
         self._calibration: dict[str, Any] = {}
 
@@ -77,6 +83,10 @@ class EstimatorReader:
         )
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        with _named_errors(self.classifier):
+            return self._columns(inputs, signals)
+
+    def _columns(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
         features, dtype = _final_features(inputs, self.steps)
         columns: dict[Signal, Tensor] = {}
         p_BC: Tensor | None = None
@@ -99,14 +109,19 @@ class EstimatorReader:
 class RegressorReader:
     """Reads a fitted regressor with the interface of scikit-learn: Prediction, and Embedding as `EstimatorReader`."""
 
-    def __init__(self, regressor: Any, *, steps: Any = None):
+    def __init__(self, regressor: Any, *, steps: Any = None, takes_frame: bool = False):
         self.regressor = regressor
         self.steps = steps
+        self.takes_frame = takes_frame
 
     def gives(self, signal: Signal) -> bool:
         return all(isinstance(part, Prediction | Embedding) for part in signal.stored())
 
     def read(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
+        with _named_errors(self.regressor):
+            return self._columns(inputs, signals)
+
+    def _columns(self, inputs: Any, signals: tuple[Signal, ...]) -> dict[Signal, Tensor]:
         features, dtype = _final_features(inputs, self.steps)
         columns: dict[Signal, Tensor] = {}
         for signal in signals:
@@ -119,10 +134,25 @@ class RegressorReader:
         return columns
 
 
+@contextmanager
+def _named_errors(estimator: Any) -> Iterator[None]:
+    """Within, an error of an estimator becomes a ModelError; it is of many kinds, by every estimator its own."""
+    try:
+        yield
+    except LabelwiseError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{type(estimator).__name__}, or a step before it, could not read rows of the pool: "
+            f"{str(error).rstrip('.')}. Correct the rows or leave them out of the pool; for missing numbers take a "
+            "pipeline with an imputer"
+        ) from error
+
+
 def _final_features(inputs: Any, steps: Any) -> tuple[Any, torch.dtype]:
     """The input of the final step of a pipeline, and the dtype of the columns to read."""
     rows = estimator_inputs(inputs)
-    wide = isinstance(inputs, Tensor) and inputs.dtype == torch.float64
+    wide = (isinstance(inputs, Tensor) or is_sparse(inputs)) and inputs.dtype in (torch.float64, np.float64)
     return rows if steps is None else steps.transform(rows), torch.float64 if wide else torch.float32
 
 
@@ -136,12 +166,16 @@ def predictions(regressor: Any, features: Any) -> Tensor:
 
 
 def estimator_inputs(inputs: Any) -> Any:
-    """Rows as scikit-learn takes them: an array (n, D) or a list of texts."""
+    """Rows as scikit-learn takes them: an array (n, D), a sparse matrix, a list of texts or a frame."""
     if isinstance(inputs, Tensor):
         rows = inputs.detach().cpu()
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         return rows.flatten(1).numpy() if rows.ndim > 1 else rows[:, None].numpy()
-    if isinstance(inputs, list) and all(isinstance(text, str) for text in inputs):
+    if (
+        is_frame(inputs)
+        or is_sparse(inputs)
+        or (isinstance(inputs, list) and all(isinstance(text, str) for text in inputs))
+    ):
         return inputs
     raise ModelError(
         f"a scikit-learn classifier takes rows of numbers or texts; the pool gives {type(inputs).__name__}. "
@@ -153,10 +187,13 @@ def class_probabilities(classifier: Classifier, features: Any, classes: int) -> 
     """Probabilities (n, classes) in float64, in the order of the classes, 0 for those the classifier never saw."""
     given_NS = np.asarray(classifier.predict_proba(features), np.float64)
     seen_S = np.asarray(classifier.classes_)
+    if given_NS.ndim == 2 and given_NS.shape[1] == classes != len(seen_S):
+        seen_S = np.arange(classes)  # a network with one output for each class, also for those not labelled yet
     if given_NS.ndim != 2 or given_NS.shape[1] != len(seen_S):
         raise ModelError(
             f"predict_proba must give one column for each of the {len(seen_S)} classes it was fitted on, found an "
-            f"array of shape {given_NS.shape}"
+            f"array of shape {given_NS.shape}. A network has one output for each class: give it as many, and name all "
+            "classes by classes= where not all of them are labelled yet."
         )
     p_NC = np.zeros((len(given_NS), classes))
     p_NC[:, seen_S.astype(np.int64)] = given_NS
@@ -183,4 +220,9 @@ def _dense(features: Any) -> np.ndarray:
             "Pipeline, such as make_pipeline(TfidfVectorizer(), LogisticRegression())."
         )
     rows = np.asarray(features)
+    if rows.dtype.kind not in "fiub":
+        raise NeedError(
+            "Embedding: this classifier takes rows of a frame. Put the step that turns them into numbers before it in "
+            "a Pipeline, such as make_pipeline(ColumnTransformer(...), classifier)."
+        )
     return rows.reshape(len(rows), -1)

@@ -66,11 +66,15 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def head_of(calls: Calls, logits: Tensor) -> str:
-    """The name of the linear layer whose output is `logits`, among `calls` of one forward pass."""
+    """The name of the linear layer whose output is `logits`, among `calls` of one forward pass.
+
+    Decoders for sequences, such as GPT2ForSequenceClassification, run it on every token; their logits are its output
+    at one token of each row.
+    """
     for name, _, output, version in reversed(calls):
         if not isinstance(output, Tensor) or output._version != version:
             continue  # changed in place after the layer, such as by nn.ReLU(inplace=True)
-        if output is logits or _same(output, logits):
+        if output is logits or _same(output, logits) or _token_of(output, logits) is not None:
             return name
     found = ", ".join(dict.fromkeys(repr(call.module) for call in calls)) or "none"
     raise ModelError(
@@ -88,8 +92,11 @@ def named_module(model: nn.Module, name: str) -> nn.Module:
     return modules[name]
 
 
-def embedding_of(calls: Calls, name: str, module: nn.Module, rows: int) -> Tensor:
-    """The flattened input (B, D) of the head in one forward pass of `rows` rows."""
+def embedding_of(calls: Calls, name: str, module: nn.Module, rows: int, logits: Tensor | None = None) -> Tensor:
+    """The flattened input (B, D) of the head in one forward pass of `rows` rows.
+
+    Where the head ran on every token (B, T, D), its input at the token that the `logits` come from.
+    """
     inputs = calls.inputs(name)
     if len(inputs) != 1:
         raise ModelError(
@@ -97,6 +104,10 @@ def embedding_of(calls: Calls, name: str, module: nn.Module, rows: int) -> Tenso
             f"single embedding. {_OVERRIDES}"
         )
     given = inputs[0]
+    output = next(call.output for call in calls if call.module == name)
+    token_B = _token_of(output, logits) if isinstance(module, nn.Linear) and isinstance(output, Tensor) else None
+    if token_B is not None and given.ndim == 3:
+        return given[torch.arange(rows, device=given.device), token_B]
     if len(given) != rows or given.ndim < 2 or (isinstance(module, nn.Linear) and given.ndim != 2):
         raise ModelError(
             f"the input of the head {name!r} must be one vector for each of the {rows} rows, but its input has shape "
@@ -192,6 +203,18 @@ def _describe(output: Any) -> str:
     if isinstance(output, tuple | list):
         return f"a {type(output).__name__} of {', '.join(type(value).__name__ for value in output) or 'nothing'}"
     return f"an object of type {type(output).__name__}"
+
+
+def _token_of(output: Tensor, logits: Tensor | None) -> Tensor | None:
+    """The place (B,) in its sequence that each row's logits (B, C) come from, in an output (B, T, C); else None."""
+    if logits is None or logits.ndim != 2 or output.ndim != 3 or output.device != logits.device:
+        return None
+    if (len(output), output.shape[2]) != tuple(logits.shape):
+        return None
+    is_same_BT = (output.detach().to(logits.dtype) == logits.detach()[:, None]).all(2)
+    if not bool(is_same_BT.any(1).all()):
+        return None
+    return (is_same_BT.long() * torch.arange(output.shape[1], 0, -1, device=output.device)).argmax(1)  # the first
 
 
 def _same(output: Tensor, logits: Tensor) -> bool:

@@ -33,13 +33,7 @@ def isolated(model: nn.Module, copy_buffers: bool = True) -> Iterator[list[tuple
     Yields:
         The copies of buffers, each with its version, which rises when it is changed in place.
     """
-    attributes = [(module, dict(vars(module))) for module in model.modules()]
-    contents = [
-        (value, value.copy())
-        for _, before in attributes
-        for value in before.values()
-        if type(value) in _CONTAINERS and len(value) <= _CONTAINER_SIZE
-    ]
+    attributes, contents = _attributes_of(model)
     global_state = torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled(), _transform_depth()
     try:
         with torch.inference_mode(False), _eager(model):
@@ -54,6 +48,15 @@ def isolated(model: nn.Module, copy_buffers: bool = True) -> Iterator[list[tuple
                 interrupt = error
         if interrupt is not None:
             raise interrupt
+
+
+def remember(model: nn.Module) -> Callable[[], None]:
+    """A function that restores the modules as they are now: it removes what a forward pass stores in them.
+
+    A stored tensor, such as a cached bias, belongs to the graph of its own pass, and a second pass would use it.
+    """
+    attributes, contents = _attributes_of(model)
+    return lambda: _restore_modules(attributes, contents)
 
 
 def call_with(model: nn.Module, parameters: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:
@@ -115,6 +118,27 @@ def _restore(
     attributes: list[tuple[nn.Module, dict[str, Any]]], contents: list[Any], grad: bool, fast_path: bool, depth: int
 ) -> None:
     """Restore the attributes of modules, the contents of containers, and the modes of torch."""
+    _restore_modules(attributes, contents)
+    torch.set_grad_enabled(grad)
+    if torch.backends.mha.get_fastpath_enabled() != fast_path:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    if _transform_depth() > depth:  # an interrupt left torch.func inside a transform
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+def _attributes_of(model: nn.Module) -> tuple[list[tuple[nn.Module, dict[str, Any]]], list[Any]]:
+    """The attributes of every module, and the containers among them, each with a copy of its content."""
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
+    contents = [
+        (value, value.copy())
+        for _, before in attributes
+        for value in before.values()
+        if type(value) in _CONTAINERS and len(value) <= _CONTAINER_SIZE
+    ]
+    return attributes, contents
+
+
+def _restore_modules(attributes: list[tuple[nn.Module, dict[str, Any]]], contents: list[Any]) -> None:
     for module, before in attributes:
         now = vars(module)
         for name in now.keys() - before.keys():
@@ -126,11 +150,6 @@ def _restore(
         elif container or content:
             container.clear()
             container.update(content)
-    torch.set_grad_enabled(grad)
-    if torch.backends.mha.get_fastpath_enabled() != fast_path:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-    if _transform_depth() > depth:  # an interrupt left torch.func inside a transform
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def _transform_depth() -> int:
