@@ -1,4 +1,4 @@
-"""What goes out to the workers of a session, and what a worker that is made anew finds."""
+"""What goes out to the workers of a session, and what a worker that is started again finds."""
 
 import dataclasses
 import os
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from labelwise.errors import NeedError, SourceError
 from labelwise.pool import Pool
 from labelwise.shards.factories import MADE, ReadPart
 from labelwise.shards.placement import Placement, _files_of
-from labelwise.shards.ray import Ray, spill
+from labelwise.shards.ray import spill
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Features, Probs
 
@@ -191,17 +190,6 @@ def test_the_model_is_packed_once_for_all_parts():
     assert one is two
     shards = [cloudpickle.loads(cloudpickle.dumps(part))() for part in parts]
     assert torch.equal(torch.cat([shard.columns[Probs()] for shard in shards]), whole().columns[Probs()])
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray cluster of this machine alone, with two CPUs whatever the machine has."""
-    ray = pytest.importorskip("ray")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray warns of its own future defaults
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-        yield Ray(workers=2)
-        ray.shutdown()
 
 
 def _reader_of_texts():
@@ -409,7 +397,7 @@ def _worker(folder, name, wait):
 @pytest.mark.slow
 def test_what_nobody_takes_over_is_removed_when_the_worker_was_killed(tmp_path):
     first, old = _worker(tmp_path, "c", 0.0)
-    other, kept = _worker(tmp_path, "d", 60.0)
+    other, recent = _worker(tmp_path, "d", 60.0)
     for process in (first, other):
         process.kill()
         process.communicate()
@@ -417,9 +405,9 @@ def test_what_nobody_takes_over_is_removed_when_the_worker_was_killed(tmp_path):
     while old.exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not old.exists()
-    assert kept.exists()  # its time has not come
+    assert recent.exists()  # its time has not come
     taken, new = _worker(tmp_path, "d", 60.0)
-    assert not kept.exists()
+    assert not recent.exists()
     assert (new / "made").exists()
     taken.kill()
     taken.communicate()

@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -5,11 +6,12 @@ import pytest
 import torch
 
 from labelwise.errors import LabelwiseError, NumericsError, RowError, StoreError
+from labelwise.rng import Key
 from labelwise.shards import Shard, Shards, place, shards_of
-from labelwise.shards import shard as shards_module
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Features, Probs, Signal
 from labelwise.strategies.uncertainty.reference import top_k
+from labelwise.verify.chi_square import ALARM, chi_square_p
 
 E = Embedding()
 
@@ -24,15 +26,15 @@ def _column(shard: Shard) -> torch.Tensor:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
 @pytest.mark.parametrize("seed", range(6))
-def test_best_is_a_sort_with_ties_to_the_smaller_id(count: int, seed: int):
+def test_best_is_a_sort_with_ties_by_lot(count: int, seed: int):
     gen = torch.Generator().manual_seed(seed)
     ids = torch.randperm(1000, generator=gen)[:37] - 500
     values = torch.randint(0, 6, (37, 1), generator=gen).double()
-    pool = _pool(values, ids, count)
+    pool, by_lot = _pool(values, ids, count).with_ties(Key(seed)), Key(seed).lots(ids).argsort()
     assert pool.n == 37
     for k in (1, 2, 7, 20, 36, 37):
         best = pool.best(_column, k)
-        assert best.ids.tolist() == top_k(ids.tolist(), values[:, 0].tolist(), k)
+        assert best.ids.tolist() == top_k(ids[by_lot], values[by_lot, 0].tolist(), k)
         of = dict(zip(ids.tolist(), values[:, 0].tolist()))
         assert best.values.tolist() == [of[i] for i in best.ids.tolist()]
 
@@ -43,14 +45,15 @@ def test_best_leaves_out_what_may_not_be_taken_until_nothing_else_is_left():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
-def test_slack_ties_close_values_to_the_smallest_id(count: int):
+def test_slack_ties_close_values_by_lot(count: int):
     values = torch.tensor([[1.0], [5.0 - 1e-7], [2.0], [5.0], [5.0 - 2e-7], [5.0 - 1e-3]], dtype=torch.float64)
     ids = torch.tensor([1, 8, 3, 7, 5, 2])
-    assert _pool(values, ids, count).best(_column, 1, 1e-6).ids.tolist() == [5]
-    assert _pool(values, ids, count).best(_column, 1, 1e-9).ids.tolist() == [7]
-    assert _pool(values, ids, count).best(_column, 1).ids.tolist() == [7]
-    assert _pool(-values, ids, count).best(_column, 1, 1e-6).ids.tolist() == [1]
-    assert _pool(values * 0, ids, count).best(_column, 1, 1e-6).ids.tolist() == [1]
+    ids = ids[Key(0).lots(ids).argsort()][torch.tensor([0, 5, 2, 4, 3, 1])]  # rows by lot: 0, 5, 2, 4, 3, 1
+    assert _pool(values, ids, count).best(_column, 1, 1e-6).ids.tolist() == [ids[4]]
+    assert _pool(values, ids, count).best(_column, 1, 1e-9).ids.tolist() == [ids[3]]
+    assert _pool(values, ids, count).best(_column, 1).ids.tolist() == [ids[3]]
+    assert _pool(-values, ids, count).best(_column, 1, 1e-6).ids.tolist() == [ids[0]]
+    assert _pool(values * 0, ids, count).best(_column, 1, 1e-6).ids.tolist() == [ids[0]]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -60,15 +63,30 @@ def test_slack_gives_the_same_row_for_every_number_of_shards(seed: int):
     values = 1 + 3e-6 * torch.rand(12, 1, generator=gen, dtype=torch.float64)
     ids = torch.randperm(12, generator=gen)
     near = values[:, 0] >= values.max() * (1 - 1e-6)
-    expected = int(ids[near].min())
+    expected = int(ids[near][Key(0).lots(ids[near]).argmin()])
     assert [int(_pool(values, ids, count).best(_column, 1, 1e-6).ids) for count in (1, 2, 3, 12)] == [expected] * 4
 
 
 def test_slack_is_measured_from_the_highest_value_of_all_shards():
-    """Row 1 is tied with the best of its own shard only; row 2 is tied with the best of all."""
+    """The first row is tied with the best of its own shard only; the second is tied with the best of all."""
     values = 1 - torch.tensor([[1.2e-6], [0.8e-6], [0.3e-6], [5.0], [5.0], [0.0]], dtype=torch.float64)
     ids = torch.tensor([1, 2, 3, 4, 5, 9])
-    assert [int(_pool(values, ids, count).best(_column, 1, 1e-6).ids) for count in (1, 2, 3, 6)] == [2] * 4
+    ids = ids[Key(0).lots(ids).argsort()]
+    assert [int(_pool(values, ids, count).best(_column, 1, 1e-6).ids) for count in (1, 2, 3, 6)] == [ids[1]] * 4
+
+
+def test_lots_order_rows_at_random_whatever_their_ids():
+    """Over keys every order of three rows is equally likely; the lots of many rows are distinct."""
+    for ids in (torch.arange(3), torch.tensor([-(1 << 62), 0, (1 << 63) - 1])):
+        orders = Counter(tuple(Key(seed).lots(ids).argsort().tolist()) for seed in range(1200))
+        assert chi_square_p([*orders.values()], [1 / 6] * 6) > ALARM
+    assert len(Key(1).lots(torch.arange(-5000, 5000)).unique()) == 10_000
+
+
+def test_ties_follow_the_key_and_not_the_ids():
+    pool = _pool(torch.zeros(60, 1), torch.arange(60), 3)
+    picks = [pool.with_ties(Key(seed)).best(_column, 5).ids.tolist() for seed in (0, 1, 0)]
+    assert picks[0] == picks[2] != picks[1]
 
 
 def test_slack_with_the_largest_id_there_is():
@@ -123,11 +141,11 @@ def test_shards_are_views_and_empty_ones_vanish():
     assert joined.take(torch.tensor([-2, 1])).tensor(E).tolist() == [[1, 1], [0, 0]]
 
 
-def test_blocks_cover_all_rows_once_whatever_their_size(monkeypatch: pytest.MonkeyPatch):
+def test_blocks_cover_all_rows_once_whatever_their_size():
     values = torch.arange(1000.0)[:, None]
     shard = Shard(torch.arange(1000), {E: values})
     for size in (1, 3000, 8 << 20):
-        monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", size)
+        shard.block_bytes = size
         blocks = list(shard.blocks(scratch=1))
         assert torch.equal(torch.cat([rows.ids for _, rows in blocks]), shard.ids)
         assert torch.equal(shard.each(lambda rows: rows.tensor(E) * 2), values * 2)
@@ -157,11 +175,10 @@ def test_one_wide_column_makes_all_wide():
     assert shard.rows(slice(0, 3)).tensor(E).dtype == torch.float64
 
 
-def test_bad_values_are_found_in_any_block(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", 1)
+def test_bad_values_are_found_in_any_block():
     values = torch.zeros(300, 1)
     values[299] = torch.nan
-    pool = _pool(values, torch.arange(300) + 1000, 2)
+    pool = _pool(values, torch.arange(300) + 1000, 2).in_blocks(1)
     with pytest.raises(NumericsError, match="1299"):
         pool.map(lambda shard: shard.each(lambda rows: rows.tensor(E)))
     with pytest.raises(NumericsError, match="1299"):  # and again: a check that failed is not a check that passed
@@ -196,9 +213,9 @@ def test_place_keeps_content_and_dtype(dtype: torch.dtype, mapped: bool, tmp_pat
     assert set(shard.columns) == set(columns)
     for signal, column in columns.items():
         # Files have no bfloat16; float32 holds its values exactly.
-        kept = torch.float32 if mapped and column.dtype == torch.bfloat16 else column.dtype
-        assert shard.columns[signal].dtype == kept
-        assert torch.equal(shard.columns[signal], column.to(kept))
+        stored_dtype = torch.float32 if mapped and column.dtype == torch.bfloat16 else column.dtype
+        assert shard.columns[signal].dtype == stored_dtype
+        assert torch.equal(shard.columns[signal], column.to(stored_dtype))
     if mapped:
         assert len(list((tmp_path / "deep" / "folder").iterdir())) == 3
     else:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import io
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,19 +87,6 @@ def copied_to(value: T, device: torch.device) -> T:
     stream.seek(0)
     found: T = torch.load(stream, map_location=device, weights_only=False)
     return found
-
-
-def raw(values: Tensor) -> np.ndarray:
-    """The bytes of a tensor in the CPU's memory; a view where the tensor is contiguous there."""
-    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def from_raw(data: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...], device: str = "cpu") -> Tensor:
-    """A tensor over the bytes that `raw` returned. Checkpoints refer to this function by its name."""
-    with warnings.catch_warnings():
-        # Memory that processes share may only be read; nothing writes to a column.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(data).view(dtype).reshape(shape).to(device)
 
 
 @contextmanager

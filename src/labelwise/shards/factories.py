@@ -17,9 +17,10 @@ from torch import Tensor
 
 from labelwise.errors import ModelError
 from labelwise.io.files import sync_file, write_text
+from labelwise.io.values import from_raw, raw
 from labelwise.pool import Pool
 from labelwise.pool.sources.arrays import Mapped
-from labelwise.shards.devices import CPU, from_raw, raw
+from labelwise.shards.devices import CPU
 from labelwise.shards.placement import Placement, apply_placement, column_file, place_by
 from labelwise.shards.ray.spill import claim_folder
 from labelwise.shards.shard import Shard

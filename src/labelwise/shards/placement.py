@@ -16,27 +16,11 @@ from torch import Tensor
 
 from labelwise.errors import StoreError
 from labelwise.shards.devices import CPU
-from labelwise.shards.shard import Shard, Shards, computed_in
+from labelwise.shards.shard import Shard, Shards, shards_of
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
 
 RESERVED_PART = 4  # one of 4 free bytes is left to other users of the memory or disk
-
-
-def shards_of(
-    ids: Tensor,
-    columns: Mapping[Signal, Tensor],
-    count: int = 1,
-    dtype: torch.dtype | None = None,
-    whose: str = "row id",
-) -> Shards:
-    """Shards over whole columns, as views: nothing is copied."""
-    dtype = computed_in(columns) if dtype is None else dtype
-    edges = [len(ids) * i // count for i in range(count + 1)]
-    parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
-    return Shards(
-        [Shard(ids[part], {signal: column[part] for signal, column in columns.items()}, dtype, whose) for part in parts]
-    )
 
 
 @dataclass(frozen=True)
@@ -99,8 +83,8 @@ def _files_of(placement: Placement, folder: Path | None, first: list[Rows], n: i
 
 
 def _placed(stream: Iterable[Rows], n: int, folder: Path | None, placement: Placement) -> Shards:
-    aside = placement.files and folder is None
-    shards = place_unnamed(stream, n) if aside else place(stream, n, folder, placement.device)
+    is_unnamed = placement.files and folder is None
+    shards = place_unnamed(stream, n) if is_unnamed else place(stream, n, folder, placement.device)
     shards.map(lambda shard: apply_placement(shard, placement))
     return shards
 

@@ -8,6 +8,7 @@ one method of a shard, `begin`: shards in other processes and on other machines 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import RowError
+from labelwise.rng import Key
 from labelwise.shards.devices import on_device, to_device
 from labelwise.shards.topk import lowest_tie, order_by_value, top_rows
 from labelwise.signals.check import check_block
@@ -27,11 +29,14 @@ T = TypeVar("T")
 
 CPU_BLOCK_BYTES = 8 << 20  # a block of rows and its scratch stay in the cache; smaller blocks cost more in calls
 DEVICE_BLOCK_BYTES = 256 << 20  # an accelerator is faster with long kernels
+DEFAULT_TIES = Key(0)  # until a selection names its own key
+TIE = 1e-12  # values of float64 this close, relative to their size, are tied in a greedy choice
+TIE_SINGLE = 1e-6  # the same for float32
 ID_WIDTH = 8  # numbers that a row's id and a draw hashed from it take
 
 
 class Best(NamedTuple):
-    """Rows with the highest values, highest first, ties to the smaller id."""
+    """Rows with the highest values, highest first, ties by lot."""
 
     ids: Tensor  # (k,)
     values: Tensor  # (k,)
@@ -77,6 +82,7 @@ class Shard:
         shift: what is subtracted from a column when it is read, see strategies/distance/centering.py.
         block_bytes: size of a block with its scratch; None means what suits the device.
         placement_note: for notes["place"] of a selection; "" on the CPU alone.
+        ties: the key whose lots break ties between rows.
     """
 
     def __init__(
@@ -90,8 +96,10 @@ class Shard:
         self.shift: dict[Signal, Tensor] = {}
         self.block_bytes: int | None = None
         self.placement_note = ""
+        self.ties = DEFAULT_TIES
         self._whose = whose  # what a row is called in an error
         self._checked = False
+        self._lots: Tensor | None = None
         self._index: tuple[Tensor, Tensor | None] | None = None  # see `_by_id`
 
     def __len__(self) -> int:
@@ -100,6 +108,18 @@ class Shard:
     @property
     def device(self) -> torch.device:
         return self.ids.device
+
+    @property
+    def lots(self) -> Tensor:
+        """The lot (n,) of each row: of tied rows the smallest lot wins. It is computed at the first use."""
+        if self._lots is None:
+            self._lots = self.ties.lots(self.ids)
+        return self._lots
+
+    def break_ties(self, key: Key) -> None:
+        """Break ties from now on by the lots of this key."""
+        if key != self.ties:
+            self.ties, self._lots = key, None
 
     def begin(self, fn: Callable[[Shard], T]) -> Callable[[], T]:
         """See `Part`. In this process the function runs when the answer is fetched."""
@@ -176,14 +196,16 @@ class Shard:
 
     def snapshot(self) -> dict[str, dict[Any, Tensor]]:
         """All that a selection has changed so far. A shard of the same rows continues from it after `restore`."""
-        return {"state": dict(self.state), "made": dict(self.made), "shift": dict(self.shift)}
+        return {name: dict(values) for name, values in self._changed().items()}
 
     def restore(self, snapshot: Mapping[str, Mapping[Any, Tensor]]) -> None:
         """Continue from what `snapshot` returned."""
-        for name, values in snapshot.items():
-            changed: dict[Any, Tensor] = getattr(self, name)
+        for name, changed in self._changed().items():
             changed.clear()
-            changed.update(values)
+            changed.update(snapshot[name])
+
+    def _changed(self) -> dict[str, dict[Any, Tensor]]:
+        return {"state": self.state, "made": self.made, "shift": self.shift}
 
     def block_rows(self, scratch: int) -> int:
         """The number of rows in a block where the caller adds `scratch` numbers to each."""
@@ -196,14 +218,15 @@ class Shard:
 class Shards:
     """All rows of a pool, as shards in this process or others."""
 
-    def __init__(self, shards: Sequence[Part], journal: Journal | None = None):
+    def __init__(self, shards: Sequence[Part], journal: Journal | None = None, ties: Key = DEFAULT_TIES):
         self._shards = [shard for shard in shards if len(shard)]
         self._journal = journal
+        self.ties = ties
         self.n = sum(len(shard) for shard in self._shards)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the shards: a function that is sent to one of them may refer to all, and cannot use the others."""
-        return {"_shards": [], "_journal": None, "n": self.n}
+        return {"_shards": [], "_journal": None, "n": self.n, "ties": self.ties}
 
     @property
     def sizes(self) -> list[int]:
@@ -217,11 +240,21 @@ class Shards:
 
     def join(self, other: Shards) -> Shards:
         """Both sets of rows as one. Their ids must differ; rows and their state are shared, not copied."""
-        return Shards([*self._shards, *other._shards], self._journal or other._journal)
+        return Shards([*self._shards, *other._shards], self._journal or other._journal, self.ties)
 
-    def with_journal(self, journal: Journal) -> Shards:
-        """The same rows, with a journal that stores their answers."""
-        return Shards(self._shards, journal)
+    @property
+    def has_journal(self) -> bool:
+        """Whether answers may come from a journal, so from an earlier process."""
+        return self._journal is not None
+
+    def with_journal(self, journal: Journal | None) -> Shards:
+        """The same rows, with a journal that stores their answers, or with none."""
+        return Shards(self._shards, journal, self.ties)
+
+    def with_ties(self, key: Key) -> Shards:
+        """The same rows; from now on ties between them are broken by the lots of this key."""
+        self._run(functools.partial(_break_ties, key))
+        return Shards(self._shards, self._journal, key)
 
     def in_blocks(self, size: int | None) -> Shards:
         """The same rows, read from now on in blocks of at most `size` bytes."""
@@ -252,23 +285,27 @@ class Shards:
         return functools.reduce(operator.add, self.map(fn))
 
     def best(self, fn: Callable[[Shard], Tensor], k: int, slack: float = 0.0) -> Best:
-        """The k rows with the highest values, ties to the smaller id.
+        """The k rows with the highest values, ties by lot: of tied rows the smallest `Key.lots` wins.
 
         Args:
             fn: the values (n,) of a shard's rows; -inf marks a row that must not be taken.
             k: the number of rows.
             slack: for k = 1: values within `slack` times the size of the largest count as equal to it. The last bits
                 of a matrix product depend on the block it was computed in; with a slack above that rounding, copies of
-                a row are tied in every block, and the smallest id is taken.
+                a row are tied in every block.
         """
         found = self.map(functools.partial(_shard_best, fn, k, slack))
         ids, values = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
         if slack:
-            order = ids.argsort()
+            order = self.ties.lots(ids).argsort() if len(ids) > 1 else torch.zeros(1, dtype=torch.int64)
             first = order[(values[order] >= lowest_tie(values.max(), slack)).to(torch.uint8).argmax()]
             return Best(ids[first : first + 1], values[first : first + 1])
-        order = order_by_value(ids, values)[:k]
+        order = order_by_value(self.ties.lots(ids), values)[:k]
         return Best(ids[order], values[order])
+
+    def tie_tolerance(self) -> float:
+        """The relative difference up to which a greedy choice counts two values as equal: the `slack` of `best`."""
+        return max(self.map(_tie_tolerance))
 
     def take(self, ids: Tensor) -> Rows:
         """The rows with these ids, in this order. Raises RowError if one is missing."""
@@ -286,6 +323,22 @@ class Shards:
         return Rows(torch.cat([part[1].ids.to(device) for part in parts])[order], merged)
 
 
+def shards_of(
+    ids: Tensor,
+    columns: Mapping[Signal, Tensor],
+    count: int = 1,
+    dtype: torch.dtype | None = None,
+    whose: str = "row id",
+) -> Shards:
+    """Shards over whole columns, as views: nothing is copied."""
+    dtype = computed_in(columns) if dtype is None else dtype
+    edges = [len(ids) * i // count for i in range(count + 1)]
+    parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
+    return Shards(
+        [Shard(ids[part], {signal: column[part] for signal, column in columns.items()}, dtype, whose) for part in parts]
+    )
+
+
 def _run_on_device(fn: Callable[[Shard], T], shard: Shard) -> T:
     with on_device(shard.device):
         return fn(shard)
@@ -293,6 +346,10 @@ def _run_on_device(fn: Callable[[Shard], T], shard: Shard) -> T:
 
 def _set_block(size: int, shard: Shard) -> None:
     shard.block_bytes = size
+
+
+def _break_ties(key: Key, shard: Shard) -> None:
+    shard.break_ties(key)
 
 
 def computed_in(columns: Mapping[Signal, Tensor]) -> torch.dtype:
@@ -303,7 +360,11 @@ def computed_in(columns: Mapping[Signal, Tensor]) -> torch.dtype:
 
 def _shard_best(fn: Callable[[Shard], Tensor], k: int, slack: float, shard: Shard) -> tuple[Tensor, Tensor]:
     """The rows of one shard that may be the best of all."""
-    return top_rows(shard.ids, fn(shard), k, slack)
+    return top_rows(shard.ids, shard.ties.lots, fn(shard), k, slack)
+
+
+def _tie_tolerance(shard: Shard) -> float:
+    return TIE if shard.dtype == torch.float64 else TIE_SINGLE
 
 
 def _shard_take(ids: Tensor, shard: Shard) -> tuple[Tensor, Rows]:

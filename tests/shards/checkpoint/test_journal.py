@@ -15,48 +15,30 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import labelwise as lw
+from killed import killed_at
 from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.checked import write_checked
 from labelwise.rng import Key
 from labelwise.selection.run import RunOptions
 from labelwise.shards import Shards, shards_of
-from labelwise.shards.checkpoint import fingerprint, journal
+from labelwise.shards.checkpoint import fingerprint, journal, state
 from labelwise.shards.checkpoint.fingerprint import object_fingerprint
 from labelwise.shards.checkpoint.journal import FolderJournal
 from labelwise.shards.checkpoint.log import Answers
 from labelwise.signals.spec import Duals, Embedding
+from tuned import AFTER_EVERY_ANSWER
 
 NONE = Shards([])
 H = np.random.default_rng(0).normal(size=(120, 4)).astype("float32")
 
 
-class Killed(BaseException):
-    """Stands for kill -9."""
-
-
 @pytest.fixture(autouse=True)
-def _kept_after_every_answer(monkeypatch):
-    monkeypatch.setattr(journal, "EVERY", 0.0)
-    monkeypatch.setattr(journal, "SHARE", float("inf"))
-
-
-def _killed_at(count, monkeypatch, select):
-    """`select()`, stopped where the shards are asked for the time `count`."""
-    ask, asked = Shards._run, [0]
-
-    def counted(self, fn):
-        asked[0] += 1
-        if asked[0] == count:
-            raise Killed
-        return ask(self, fn)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Shards, "_run", counted)
-        with pytest.raises(Killed):
-            select()
+def _saved_after_every_answer(monkeypatch):
+    monkeypatch.setattr(journal.FolderJournal, "tuning", AFTER_EVERY_ANSWER)
 
 
 def _begun(folder, monkeypatch, name="kcenter", at=20, **more):
-    _killed_at(at, monkeypatch, lambda: lw.select(name, 12, embedding=H, folder=folder, **more))
+    killed_at(at, lambda: lw.select(name, 12, embedding=H, folder=folder, **more))
     assert (folder / "progress.json").exists()
 
 
@@ -87,7 +69,7 @@ _LARGE = """
         held = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (held + 40_000_000,) * 2)
     folder, dies = sys.argv[1], int(sys.argv[2])
-    journal.EVERY, journal.SHARE = 0.0 if dies else 1e9, float("inf")
+    journal.FolderJournal.tuning = journal.Tuning(0.0 if dies else 1e9, float("inf"))
     print(lw.select(Large(), 2, embedding=H, folder=folder, max_memory="35MB").ids.tolist())
 """
 
@@ -230,16 +212,14 @@ def test_a_change_of_any_row_is_seen(row, tmp_path, monkeypatch):
         lw.select("kcenter", 12, embedding=other, folder=tmp_path / "j")
 
 
-def test_of_a_long_column_rows_from_the_first_to_the_last_count(monkeypatch):
+def test_of_a_long_column_rows_from_the_first_to_the_last_count():
     assert [row for run in fingerprint._runs(1000, 400) for row in range(run.start, run.stop)] == list(range(1000))
-    monkeypatch.setattr(fingerprint, "WHOLE", 40_000)
-    monkeypatch.setattr(fingerprint, "RUN", 4_000)
-    runs = list(fingerprint._runs(1003, 400))
+    runs = list(fingerprint._runs(1003, 400, 40_000, 4_000))
     assert len(runs) == 10
     assert runs[0] == slice(0, 10)
     assert runs[-1] == slice(1000, 1003)
     assert sorted({b.start - a.start for a, b in itertools.pairwise(runs)}) == [110, 120]
-    assert list(fingerprint._runs(3, 10**6)) == [slice(0, 1)]
+    assert list(fingerprint._runs(3, 10**6, 40_000, 4_000)) == [slice(0, 1)]
 
 
 def test_two_selections_do_not_share_a_folder(tmp_path, monkeypatch):
@@ -273,7 +253,7 @@ def test_what_the_journal_did_not_write_stays(tmp_path, monkeypatch):
 
 
 def test_an_error_before_the_first_kept_state_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "EVERY", 100.0)
+    monkeypatch.setattr(journal.FolderJournal, "tuning", journal.Tuning(every=100.0))
     bad = H.copy()
     bad[7, 1] = np.nan
     with pytest.raises(lw.errors.NumericsError):
@@ -293,13 +273,14 @@ def _flip(path):
 
 
 def _without_sums(path):
-    path.write_text(json.dumps({**json.loads(path.read_text()), "states": {}}))
+    write_checked(path, {**json.loads(path.read_text()), "states": {}})
 
 
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
         ("progress.json", lambda path: path.write_text("{}")),
+        ("progress.json", lambda path: write_checked(path, {"answers": 1})),
         ("progress.json", lambda path: path.write_text("[1]")),
         ("progress.json", lambda path: path.write_text("{")),
         ("progress.json", lambda path: path.write_bytes(b"\xff\xfe")),
@@ -307,20 +288,20 @@ def _without_sums(path):
         ("answers.bin", _cut),
         ("answers.bin", _flip),
         ("answers.bin", lambda path: path.unlink()),
-        ("state-*.pt", _cut),
-        ("state-*.pt", _flip),
-        ("state-*.pt", lambda path: path.write_bytes(bytes(4096) + path.read_bytes()[4096:])),
+        ("state-*.bin", _cut),
+        ("state-*.bin", _flip),
+        ("state-*.bin", lambda path: path.write_bytes(bytes(4096) + path.read_bytes()[4096:])),
         ("progress.json", _without_sums),
-        ("state-*.pt", lambda path: path.write_bytes(b"")),
-        ("state-*.pt", lambda path: path.write_bytes(b"not a state")),
-        ("state-*.pt", lambda path: path.unlink()),
+        ("state-*.bin", lambda path: path.write_bytes(b"")),
+        ("state-*.bin", lambda path: path.write_bytes(b"not a state")),
+        ("state-*.bin", lambda path: path.unlink()),
     ],
 )
 def test_a_damaged_journal_is_named_with_what_to_do(name, harm, tmp_path, monkeypatch):
     _begun(tmp_path / "j", monkeypatch)
     (path,) = (tmp_path / "j").glob(name)
     harm(path)
-    named = r"state-.*\.pt" if harm is _without_sums else path.name
+    named = r"state-.*\.bin" if harm is _without_sums else path.name
     with pytest.raises(StoreError, match=rf"{named}.*remove .*j and start the selection again"):
         lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
 
@@ -328,7 +309,7 @@ def test_a_damaged_journal_is_named_with_what_to_do(name, harm, tmp_path, monkey
 def test_every_bit_of_a_state_counts(tmp_path, monkeypatch):
     """torch reads a file whose numbers were changed without a word."""
     _begun(tmp_path / "j", monkeypatch)
-    (path,) = (tmp_path / "j").glob("state-*.pt")
+    (path,) = (tmp_path / "j").glob("state-*.bin")
     data = path.read_bytes()
     for at in range(0, len(data), len(data) // 40):
         path.write_bytes(data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
@@ -343,22 +324,22 @@ class Full:
     """A disk that takes no more from some moment on."""
 
     def __init__(self, monkeypatch, after):
-        self.left, write, add = after, torch.save, Answers.add
+        self.left, write, add = after, state.write_value, Answers._add
 
-        def saving(kept, file):
+        def saving(target, write_bytes):
             self.left -= 1
             if self.left < 0:
-                file.write(b"some of it")
-                raise RuntimeError("unexpected pos")  # as torch says it
-            write(kept, file)
+                write_bytes(b"some of it")
+                raise OSError(28, "No space left on device")
+            write(target, write_bytes)
 
         def adding(answers, data):
             if self.left < 0:
                 raise OSError(28, "No space left on device")
             add(answers, data)
 
-        monkeypatch.setattr(torch, "save", saving)
-        monkeypatch.setattr(Answers, "add", adding)
+        monkeypatch.setattr(state, "write_value", saving)
+        monkeypatch.setattr(Answers, "_add", adding)
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
@@ -376,8 +357,8 @@ def test_what_was_kept_before_the_disk_was_full_is_gone_on_from(tmp_path, monkey
     with monkeypatch.context() as patched:
         Full(patched, 5)
         with pytest.warns(journal.JournalStopped):
-            _killed_at(20, patched, lambda: lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j"))
-    assert len(list((tmp_path / "j").glob("state-*.pt"))) == 1  # nothing of the one that did not fit
+            killed_at(20, lambda: lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j"))
+    assert len(list((tmp_path / "j").glob("state-*.bin"))) == 1  # nothing of the one that did not fit
     noted = json.loads((tmp_path / "j" / "progress.json").read_text())
     assert noted["generation"] == 5
     got = lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
@@ -437,6 +418,9 @@ def test_answers_that_do_not_fit_the_note_are_damage(tmp_path, monkeypatch):
     path = tmp_path / "j" / "progress.json"
     noted = json.loads(path.read_text())
     path.write_text(json.dumps({**noted, "answers": noted["answers"] + 1}))
+    with pytest.raises(StoreError, match=r"progress\.json was changed after it was written"):
+        lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
+    write_checked(path, {**noted, "answers": noted["answers"] + 1})
     with pytest.raises(StoreError, match=r"answers\.bin is damaged"):
         lw.select("kcenter", 12, embedding=H, folder=tmp_path / "j")
 

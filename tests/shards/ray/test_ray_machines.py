@@ -8,8 +8,8 @@ from test_every_strategy import _inputs, _same
 
 import labelwise as lw
 from labelwise.errors import ClusterError
-from labelwise.shards.ray import engine as module
 from labelwise.shards.ray.engine import Ray, RemoteShard
+from tuned import tuned
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -73,8 +73,6 @@ def _wait_until_free(cpus):
 
 @pytest.mark.slow
 def test_machines_join_late_and_one_is_lost_with_its_state_and_then_another(machines, monkeypatch):
-    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
-    monkeypatch.setattr(module, "LOCAL_SNAPSHOT_BYTES", 0)
     inputs = _inputs(8000)
     expected = lw.select("sabal-greedy", 12, **inputs)
     with pytest.raises(ClusterError, match=r"2 workers of 1 CPUs.* the cluster has 0 CPUs, room for 0 such workers"):
@@ -82,11 +80,11 @@ def test_machines_join_late_and_one_is_lost_with_its_state_and_then_another(mach
     with monkeypatch.context() as patch:
         joined = _join_when_asked(3, machines, patch)
         begun = _lose_at(31, machines, joined, patch)
-        got = lw.select("sabal-greedy", 12, **inputs, engine=Ray(workers=2, losses=5))
+        got = lw.select("sabal-greedy", 12, **inputs, engine=tuned(Ray(workers=2, losses=5), every=5, local=0))
     assert sum(shard._losses for shard in set(begun)) >= 1
     _same(got, expected)
 
     _wait_until_free(2)  # of the workers that are just gone
     _lose_at(31, machines, joined, monkeypatch)
     with pytest.raises(ClusterError, match="lost with its machine, and 2 workers of 1 CPUs found no place within 3 "):
-        lw.select("sabal-greedy", 12, **inputs, engine=Ray(workers=2, wait=3))
+        lw.select("sabal-greedy", 12, **inputs, engine=tuned(Ray(workers=2, wait=3), every=5, local=0))

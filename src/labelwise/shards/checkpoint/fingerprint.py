@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from labelwise.errors import ArgumentError
-from labelwise.shards.devices import raw
+from labelwise.io.values import raw
 from labelwise.shards.shard import Shard, Shards
 
 WHOLE = 64 << 20  # bytes of a column that are read
@@ -42,11 +42,11 @@ def _digest(shard: Shard) -> str:
     return found.hexdigest()
 
 
-def _runs(rows: int, row: int) -> Iterator[slice]:
-    """Runs of rows of `row` bytes each: all rows, or as many runs as WHOLE allows."""
-    step = max(1, RUN // row)
+def _runs(rows: int, row: int, whole: int = WHOLE, run: int = RUN) -> Iterator[slice]:
+    """Runs of rows of `row` bytes each: all rows, or as many runs of `run` bytes as `whole` bytes allow."""
+    step = max(1, run // row)
     places = -(-rows // step)
-    count = min(places, max(1, WHOLE // (step * row)))
+    count = min(places, max(1, whole // (step * row)))
     for number in range(count):
         start = number * (places - 1) // max(1, count - 1) * step
         yield slice(start, min(start + step, rows))

@@ -9,17 +9,16 @@ holds with a journal as without.
     FOLDER/lock             locked while a selection uses the folder: one at a time; marks the folder as a journal
     FOLDER/about.json       what is selected; another selection is refused
     FOLDER/progress.json    how many answers count, and checksums; written last and in one step
-    FOLDER/answers.bin      the answers, one pickle after another
-    FOLDER/state-3-0.pt     the third stored state of the shard whose first row has id 0
+    FOLDER/answers.bin      the answers, one after another, as `io/values.py` writes them
+    FOLDER/state-3-0.bin    the third stored state of the shard whose first row has id 0
 
 Where the disk is full, or fails, the selection continues without its journal, with a warning; what was stored before
-stays. The folder is read back by pickle: open only one that you wrote.
+stays. All files are data: nothing in the folder runs, whoever wrote it.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import sys
@@ -27,11 +26,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from labelwise.errors import StoreError
-from labelwise.io.files import open_locked, write_text
+from labelwise.io.checked import read_checked, write_checked
+from labelwise.io.files import open_locked, refuse_links
 from labelwise.shards.checkpoint.fingerprint import fingerprint
 from labelwise.shards.checkpoint.log import Answers
 from labelwise.shards.checkpoint.state import restore, save
@@ -39,14 +40,25 @@ from labelwise.shards.shard import Once, Shards
 
 T = TypeVar("T")
 
-VERSION = 4  # the questions that strategies ask in turn are part of the format
-EVERY = 20.0  # seconds between two stored states
-SHARE = 0.05  # of the time, at most, is spent on storing them
+VERSION = 7  # the questions that strategies ask in turn are part of the format; up to 5 the files were pickles
 LOCK, ABOUT, PROGRESS, ANSWERS = "lock", "about.json", "progress.json", "answers.bin"
 # With the temporary files of a killed process.
-FILES = re.compile(r"\.?((about|progress)\.(json|tmp)|answers\.bin|state-\d+--?\d+\.pt)(\.[0-9a-f]+)?(\.tmp)?")
-NOTED, STATES = ("answers", "bytes", "checksum", "generation"), "states"
+FILES = re.compile(r"\.?((about|progress)\.(json|tmp)|answers\.bin|state-\d+--?\d+\.(bin|pt))(\.[0-9a-f]+)?(\.tmp)?")
+NOTED, STATES = ("answers", "bytes", "crc", "generation"), "states"
 MARK, MADE = b"labelwise journal", b", folder made"  # in the lock; the journal removes a folder that it made
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How often states are stored.
+
+    Attributes:
+        every: seconds between two of them.
+        share: of the time, at most, is spent on storing them.
+    """
+
+    every: float = 20.0
+    share: float = 0.05
 
 
 class JournalStopped(UserWarning):
@@ -60,14 +72,10 @@ class FolderJournal:
         found: the number of stored answers, which need not be computed again.
     """
 
+    tuning: ClassVar[Tuning] = Tuning()
+
     def __init__(
-        self,
-        folder: Path,
-        about: Mapping[str, Any],
-        pool: Shards,
-        labelled: Shards,
-        every: float | None = None,
-        is_private: bool = False,
+        self, folder: Path, about: Mapping[str, Any], pool: Shards, labelled: Shards, is_private: bool = False
     ):
         """Begin or resume in `folder`.
 
@@ -76,13 +84,12 @@ class FolderJournal:
             about: what is selected; it must be equal to resume.
             pool: the rows to select from.
             labelled: the labelled rows.
-            every: seconds between two stored states; EVERY if None.
             is_private: replace the journal of another selection instead of refusing it.
 
         Raises:
             StoreError: the folder is in use, holds something else or another selection, or cannot be written.
         """
-        self._folder, self._every, self._is_private = folder, EVERY if every is None else every, is_private
+        self._folder, self._is_private = folder, is_private
         self._all = pool.join(labelled)
         self._calls = self._generation = self._resumed_from = 0
         self.found = 0
@@ -122,7 +129,7 @@ class FolderJournal:
             return
         self._answers.write(answers)
         # Storing a large state often would cost more than it saves.
-        if time.monotonic() - self._stored_at >= max(self._every, self._cost / SHARE):
+        if time.monotonic() - self._stored_at >= max(self.tuning.every, self._cost / self.tuning.share):
             self.checkpoint()
 
     def _stop(self, error: Exception) -> None:
@@ -141,11 +148,11 @@ class FolderJournal:
         """Store the state of the shards, and note that it belongs to the answers so far."""
         began, generation = time.monotonic(), self._generation + 1
         if not (self._folder / ABOUT).exists():
-            _write_json(self._folder / ABOUT, self._about)
+            write_checked(self._folder / ABOUT, self._about)
         sums = dict(self._all.map(Once(functools.partial(save, self._folder, generation))))
         size, checksum = self._answers.sync()
         noted = dict(zip(NOTED, (self._calls, size, checksum, generation)))
-        _write_json(self._folder / PROGRESS, {**noted, STATES: sums})
+        write_checked(self._folder / PROGRESS, {**noted, STATES: sums})
         self._generation, self._sums = generation, sums
         self._remove_old_states()
         self._stored_at = time.monotonic()
@@ -176,7 +183,7 @@ class FolderJournal:
     def _open_answers(self) -> Answers:
         """The answers of the stored journal, or of a new one, which counts once its first state is stored."""
         if (self._folder / ABOUT).exists():
-            stored = _read_json(self._folder / ABOUT)
+            stored = read_checked(self._folder / ABOUT, _remedy(self._folder), early=5)
             if stored != self._about and not self._is_private:
                 raise StoreError(_differences(self._folder, stored, self._about))
             if stored == self._about and (self._folder / PROGRESS).exists():
@@ -186,7 +193,7 @@ class FolderJournal:
 
     def _resumed(self) -> Answers:
         path = self._folder / PROGRESS
-        noted = _read_json(path)
+        noted = read_checked(path, _remedy(self._folder))
         if not all(isinstance(noted.get(name), int) for name in NOTED) or not isinstance(noted.get(STATES), dict):
             expected = ", ".join((*NOTED, STATES))
             raise StoreError(f"{path}: expected {expected}, found {noted}; {_remedy(self._folder)}")
@@ -251,7 +258,8 @@ def _journal_files(folder: Path) -> list[Path]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise where a folder holds files and no journal: they may be the user's."""
+    """Raise where a folder holds files and no journal, which may be the user's, or a link."""
+    refuse_links(folder)
     if not folder.exists() or (folder / ABOUT).exists() or _is_marked(folder / LOCK):
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -268,9 +276,14 @@ def _is_marked(lock: Path) -> bool:
 
 
 def _differences(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if stored.get("version") != VERSION:
+        return (
+            f"{folder} holds the journal of a selection that another version of Labelwise began (format "
+            f"{stored.get('version')!r}, this one reads {VERSION}); {_remedy(folder)}, or go on with that version"
+        )
     if all(stored.get(name) == now.get(name) for name in {**stored, **now} if name not in ("parts", "rows")):
         then, here = stored.get("parts", []), now["parts"]
-        if then != here and sum(then) == sum(here):
+        if then != here and isinstance(then, list) and set(map(type, then)) <= {int} and sum(then) == sum(here):
             return (
                 f"{folder} holds a selection that began with rows in parts of {then}, now they are in parts of "
                 f"{here}; resume with as many workers as before, or remove the folder and start again"
@@ -285,17 +298,3 @@ def _differences(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
 
 def _remedy(folder: Path) -> str:
     return f"remove {folder} and start the selection again"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read ({error}); {_remedy(path.parent)}") from error
-    if not isinstance(found, dict):
-        raise StoreError(f"{path}: expected an object; {_remedy(path.parent)}")
-    return found
-
-
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(values))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from torch import Tensor
-
 from labelwise.errors import StoreError
 from labelwise.io.files import sync_file
-from labelwise.shards.devices import from_raw, raw
+from labelwise.io.values import read_value, write_value
 
 CHUNK = 1 << 20  # bytes read at once for a checksum
 
@@ -35,17 +32,16 @@ class Answers:
     def read(self) -> Any:
         """The next stored answer."""
         try:
-            return pickle.load(self._file)
-        except Exception as error:  # a damaged pickle may raise anything
+            return read_value(self._file, self._end - self._file.tell())
+        except StoreError as error:
             raise _damaged(self._path, f"an answer cannot be read ({error})") from error
 
     def write(self, answers: Any) -> None:
         """Add an answer at the end."""
         self._file.seek(self._end)
-        _Pickler(self).dump(answers)
+        write_value(answers, self._add)
 
-    def add(self, data: Any) -> None:
-        """Append bytes of an answer, as the pickler gives them."""
+    def _add(self, data: Any) -> None:
         self._checksum = zlib.crc32(data, self._checksum)
         self._file.write(data)
         self._end += memoryview(data).nbytes
@@ -57,25 +53,6 @@ class Answers:
 
     def close(self) -> None:
         self._file.close()
-
-
-class _Stream:
-    """The file that a pickler writes to."""
-
-    def __init__(self, answers: Answers):
-        self.write = answers.add
-
-
-class _Pickler(pickle.Pickler):
-    """Writes a tensor as its bytes: torch would copy them several times, with the whole storage behind a view."""
-
-    def __init__(self, answers: Answers):
-        pickle.Pickler.__init__(self, _Stream(answers), 5)
-
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is not Tensor:
-            return NotImplemented
-        return from_raw, (raw(value), value.dtype, tuple(value.shape), str(value.device))
 
 
 def _open(path: Path) -> BinaryIO:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
-
-import torch
+from typing import Any, BinaryIO
 
 from labelwise.errors import StoreError
 from labelwise.io.files import atomic_file
+from labelwise.io.values import read_value, write_value
 from labelwise.shards.checkpoint.log import checksum_of
 from labelwise.shards.shard import Shard
 
@@ -22,10 +21,7 @@ def save(folder: Path, generation: int, shard: Shard) -> tuple[str, int]:
         # The temporary file has a name of its own: a worker that was given up may still be writing.
         with atomic_file(path) as file:
             checked = _Checked(file)
-            try:
-                torch.save(shard.snapshot(), cast(IO[bytes], checked))  # of a file torch asks for `write` alone
-            except RuntimeError as error:  # torch has an error of its own where a file takes no more
-                raise checked.error or OSError(str(error)) from error
+            write_value(shard.snapshot(), checked.write)
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error})") from error
     return _name(shard), checked.sum
@@ -39,17 +35,18 @@ def restore(folder: Path, generation: int, sums: Mapping[str, Any], shard: Shard
         raise StoreError(f"{path} is missing; {remedy}")
     try:
         with open(path, "rb") as file:
-            whole = checksum_of(file, path.stat().st_size) == sums.get(_name(shard))
-        stored = torch.load(path, map_location=shard.device, weights_only=False) if whole else None
-    except Exception as error:  # a damaged pickle may raise anything
-        raise StoreError(f"{path} cannot be read ({error}); {remedy}") from error
-    if stored is None:
-        raise StoreError(f"{path} is damaged: its checksum is not the expected one; {remedy}")
-    shard.restore(stored)
+            size = path.stat().st_size
+            if checksum_of(file, size) != sums.get(_name(shard)):
+                raise StoreError("its checksum is not the expected one")
+            file.seek(0)
+            stored = read_value(file, size, shard.device)
+        shard.restore(stored)
+    except (OSError, StoreError) as error:
+        raise StoreError(f"{path} is damaged: {error}; {remedy}") from error
 
 
 def _path(folder: Path, generation: int, shard: Shard) -> Path:
-    return folder / f"state-{generation}-{_name(shard)}.pt"
+    return folder / f"state-{generation}-{_name(shard)}.bin"
 
 
 def _name(shard: Shard) -> str:
@@ -57,19 +54,11 @@ def _name(shard: Shard) -> str:
 
 
 class _Checked:
-    """A file with the checksum of what was written, and the error of a write."""
+    """A file with the checksum of what was written."""
 
     def __init__(self, file: BinaryIO):
         self._file, self.sum = file, 0
-        self.error: OSError | None = None
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Any) -> None:
         self.sum = zlib.crc32(data, self.sum)
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
+        self._file.write(data)

@@ -70,7 +70,11 @@ class ShardActor:
             return self.shard.begin(deserialize(sent))()
 
     def _snapshot(self, into: list[Serialized]) -> int:
-        snapshots = {"shard": self.shard.snapshot(), "block": self.shard.block_bytes}
+        snapshots = {
+            "shard": self.shard.snapshot(),
+            "block": self.shard.block_bytes,
+            "ties": self.shard.ties,
+        }
         into.append(serialize(snapshots if self.shard.device == CPU else copied_to(snapshots, CPU)))
         return byte_count(into[0])
 
@@ -80,6 +84,7 @@ class ShardActor:
             snapshots = copied_to(snapshots, self.shard.device)
         self.shard.restore(snapshots["shard"])
         self.shard.block_bytes = snapshots["block"]
+        self.shard.break_ties(snapshots["ties"])
 
 
 def _reply(work: Callable[..., Any], *arguments: Any) -> Serialized | RemoteError:

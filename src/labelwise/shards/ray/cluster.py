@@ -156,10 +156,10 @@ def reserve(ray: Any, worker: dict[str, float], workers: int, wait: float) -> It
 
 def too_few_resources(ray: Any, worker: dict[str, float], workers: int) -> ClusterError:
     """The error for more workers than fit on the cluster."""
-    asked, has = {kind: workers * number for kind, number in worker.items()}, ray.cluster_resources()
+    total, has = {kind: workers * number for kind, number in worker.items()}, ray.cluster_resources()
     return ClusterError(
-        f"{_listed(asked)} were asked for ({workers} workers of {_listed(worker)}), and the cluster has "
-        f"{_listed({kind: has.get(kind, 0) for kind in asked})}, room for {capacity(ray, worker)} such workers in all; "
+        f"{_listed(total)} were asked for ({workers} workers of {_listed(worker)}), and the cluster has "
+        f"{_listed({kind: has.get(kind, 0) for kind in total})}, room for {capacity(ray, worker)} such workers in all; "
         f"{ASK_FOR_LESS}, add machines, or wait longer for those that are still to join: Ray(wait=...)"
     )
 

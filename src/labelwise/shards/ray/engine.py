@@ -4,7 +4,7 @@ A lost actor, alone or with its machine, is restarted: it makes its part again, 
 the functions again that ran since. Picks equal those of one process, since the functions are the same and the answers
 are combined in the same order.
 
-A snapshot is taken every `SNAPSHOT_EVERY` functions. One of at most `LOCAL_SNAPSHOT_BYTES` is copied to this machine
+A snapshot is taken every `Tuning.every` functions. One of at most `Tuning.local` bytes is copied to this machine
 and is lost only with the selection itself; functions before it are forgotten. A larger one stays with its actor: all
 of them together would be a share of every row. It survives the actor but not the machine, so all functions since the
 last local snapshot, or since the beginning, are stored too, and run again after the loss of a machine. They are in
@@ -21,7 +21,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.shards.ray.actor import ShardActor
@@ -32,12 +32,23 @@ from labelwise.shards.shard import Once, Shard, Shards
 T = TypeVar("T")
 ShardFactory = Callable[[], Shard]
 
-SNAPSHOT_EVERY = 64  # functions that an actor runs between two snapshots
-LOCAL_SNAPSHOT_BYTES = 16 << 20  # the largest snapshot that is copied to this machine
 LOST = (  # Ray's names for the loss of a process, a machine or a value
     *("RayActorError", "WorkerCrashedError", "OutOfMemoryError"),
     *("NodeDiedError", "LocalRayletDiedError", "ObjectLostError"),
 )
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How often an actor is saved, and where to.
+
+    Attributes:
+        every: functions that an actor runs between two snapshots.
+        local: bytes of the largest snapshot that is copied to this machine.
+    """
+
+    every: int = 64
+    local: int = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,8 @@ class Ray:
     address: str | None = None
     losses: int = 3
     wait: float = 60.0
+
+    tuning: ClassVar[Tuning] = Tuning()
 
     def __post_init__(self) -> None:
         for name, value, least in (("workers", self.workers, 1), ("cpus", self.cpus, 1), ("losses", self.losses, 0)):
@@ -178,7 +191,7 @@ class RemoteShard:
             answer = self._retry(sent)
         if not once:
             self._calls.append(sent)
-        if len(self._calls) - self._calls_in_snapshot >= SNAPSHOT_EVERY:
+        if len(self._calls) - self._calls_in_snapshot >= self._engine.tuning.every:
             self._save_snapshot()
         (value,) = answer
         return value
@@ -252,7 +265,7 @@ class RemoteShard:
         size = self._result(size_reply)
         if size is None:
             return
-        if size[0] > LOCAL_SNAPSHOT_BYTES:
+        if size[0] > self._engine.tuning.local:
             self._remote_snapshot, self._calls_in_snapshot = snapshot, len(self._calls)
             return
         fetched = self._fetch(snapshot)
