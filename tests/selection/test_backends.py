@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import labelwise as lw
+from labelwise import arrays
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.selection import backends
+from labelwise.selection.run import RunOptions
 from labelwise.shards import Shards, shards_of
 from labelwise.shards.checkpoint.journal import FolderJournal
 from labelwise.signals.rows import Rows
@@ -93,6 +95,31 @@ def test_a_checkpoint_belongs_to_the_forced_backend(tmp_path: Path, monkeypatch:
         lw.select(Choosing(), 2, embedding=x, folder=tmp_path / "checkpoint")
     monkeypatch.delenv(backends.VARIABLE)
     assert len(lw.select(Choosing(), 2, embedding=x, folder=tmp_path / "checkpoint")) == 2
+
+
+class OnTriton(Choosing):
+    """As `Choosing`, by a backend that Triton has to be there for."""
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: object) -> lw.Selection:
+        backends.accelerator_refusal(pool, triton=True)
+        return super().select(pool, labelled, k, key)
+
+
+def test_a_selection_that_began_with_triton_says_so_where_triton_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+    with monkeypatch.context() as there:
+        there.setattr(FolderJournal, "remove", lambda journal: journal.checkpoint())
+        there.setattr(backends, "_shard_refusal", lambda triton, shard: None)
+        expected = lw.select(OnTriton(), 2, embedding=x, folder=tmp_path / "checkpoint")
+    monkeypatch.setattr(backends, "_shard_refusal", lambda triton, shard: "Triton is not installed")
+    with pytest.raises(StoreError, match=r"began with Triton's kernels.*Triton is not installed.*remove the folder"):
+        lw.select(OnTriton(), 2, embedding=x, folder=tmp_path / "checkpoint")
+    # In a session the selection begins again, since its folder is for checkpoints alone.
+    monkeypatch.setattr(arrays.RunOptions, "of", lambda *given: RunOptions(folder=given[1], is_private=True))
+    assert lw.select(OnTriton(), 2, embedding=x, folder=tmp_path / "checkpoint") == expected
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_where_the_rows_are_is_asked_of_the_shards() -> None:

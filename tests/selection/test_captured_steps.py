@@ -11,12 +11,12 @@ from torch import Tensor
 
 import labelwise as lw
 from labelwise.strategies import AcsFw, Bait, Sabal
-from labelwise.strategies.sabal import backends
 from labelwise.strategies.sabal.backends import GramGreedy, GraphGreedy, GraphIht
 from labelwise.strategies.sabal.greedy import ListTuning
 from labelwise.strategies.sabal.kernels.tuning import IterationTuning, StepTuning
 from recorded_graphs import record_graphs
 from second_device import AWAY, second_device
+from tuned import changed
 
 CLASSES, MANY_CLASSES = 5, 140
 # Small enough that there are several graphs, and that the host makes some of the picks.
@@ -57,8 +57,8 @@ def test_replayed_steps_make_the_picks_of_the_cpu(
     given, k = arrays(strategy, classes, dtype), 40
     expected = lw.select(strategy, k, **given)
     if tuning == "small":
-        monkeypatch.setattr(backends, "GREEDY", SMALL)
-        monkeypatch.setattr(backends, "IHT", (GraphIht(IterationTuning(chunk=3, part=100)),))
+        iht = GraphIht(IterationTuning(chunk=3, part=100))
+        strategy = changed(strategy, backends={"greedy": SMALL, "iht": (iht,)})
     with second_device() as mode:
         graphs = record_graphs(monkeypatch, mode)
         away: dict[str, Any] = {one: values.to(AWAY) for one, values in given.items()}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import labelwise as lw
 from labelwise.errors import NumericsError
+from labelwise.rng import Key
 from labelwise.selection import greedy
 from labelwise.shards import Shard, Shards, topk
 from labelwise.shards.devices import copied_to
@@ -130,7 +131,7 @@ class Farthest(lw.Greedy):
         return carry + 1
 
 
-class Drawn(Farthest):
+class Sampling(Farthest):
     """k-means++."""
 
     sampled = True
@@ -147,7 +148,7 @@ class Faulty(Farthest):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [Farthest(), Drawn()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("strategy", [Farthest(), Sampling()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("copies", [1, 30])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_greedy_picks_in_chunks_are_those_one_by_one(strategy: Any, copies: int, dtype: torch.dtype) -> None:
@@ -198,7 +199,7 @@ def test_the_best_rows_of_a_device_travel() -> None:
     with second_device():
         ids, values = torch.arange(9).to(AWAY), torch.linspace(0, 1, 9, dtype=torch.float64).to(AWAY)
         for k in (2, 9):
-            found = topk.top_rows(ids, values, k, 0.0)
+            found = topk.top_rows(ids, Key(0).lots, values, k, 0.0)
             assert [one.tolist() for one in copied_to(found, torch.device("cpu"))] == [one.tolist() for one in found]
 
 

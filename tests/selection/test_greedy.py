@@ -9,7 +9,6 @@ import labelwise as lw
 from labelwise.errors import NumericsError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
-from labelwise.shards import shard as shards_module
 from labelwise.signals.rows import Rows, sq_dist, sq_norm
 from labelwise.signals.spec import Embedding, HeadGrad, Needs, Probs
 from labelwise.strategies.distance.nearest import NearestDistances
@@ -22,6 +21,7 @@ from labelwise.strategies.distance.reference import (
 )
 from labelwise.strategies.uncertainty.reference import top_k
 from labelwise.verify.chi_square import chi_square_p
+from labelwise.verify.problems import by_lot
 
 G, E = HeadGrad(label="argmax"), Embedding()
 NONE = Shards([])
@@ -98,13 +98,10 @@ def _keys(pool: Shards) -> set[str]:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("seed", range(4))
-def test_plain_kcenter_gives_the_picks_of_the_reference_and_of_the_fast_form(
-    seed: int, dtype: type, count: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", 1)
+def test_plain_kcenter_gives_the_picks_of_the_reference_and_of_the_fast_form(seed: int, dtype: type, count: int):
     x = np.random.default_rng(seed).normal(size=(90, 4)).astype(dtype)
     ids = np.random.default_rng(seed).permutation(90)
-    pool = shards_of(torch.as_tensor(ids), {E: torch.as_tensor(x)}, count)
+    pool = shards_of(torch.as_tensor(ids), {E: torch.as_tensor(x)}, count).in_blocks(1)
     plain = PlainKCenter().select(pool, NONE, 30, Key(0)).ids.tolist()
     origin = np.zeros((1, 4), dtype)
     assert plain == [i for i, _ in farthest_first(x, ids, origin, 30)]
@@ -112,9 +109,10 @@ def test_plain_kcenter_gives_the_picks_of_the_reference_and_of_the_fast_form(
     assert _keys(pool) <= {"by_id"}
 
 
-def test_ties_of_a_greedy_choice_go_to_the_smaller_id():
-    x = np.array([[1.0], [-1.0], [1.0], [0.0]])
-    assert lw.select(PlainKCenter(), 4, embedding=x, ids=[8, 6, 7, 5]).ids.tolist() == [6, 7, 5, 8]
+@pytest.mark.parametrize("seed", range(4))
+def test_ties_of_a_greedy_choice_are_broken_by_lot(seed: int):
+    x, ids = np.array([[1.0], [-1.0], [1.0], [0.0]]), by_lot(np.arange(5, 9), seed)
+    assert lw.select(PlainKCenter(), 4, embedding=x, ids=ids, seed=seed).ids.tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize(("dtype", "noise"), [(np.float64, 1e-13), (np.float32, 2.5e-7)])
@@ -122,8 +120,9 @@ def test_ties_of_a_greedy_choice_go_to_the_smaller_id():
 def test_gains_that_differ_by_rounding_are_tied(dtype: type, noise: float, count: int):
     gain = np.array([[1 + noise], [1.0], [1 - noise], [0.5]], dtype)
     assert gain[0] > gain[1] > gain[2]
-    pool = shards_of(torch.tensor([9, 5, 4, 1]), {E: torch.as_tensor(gain)}, count)
-    assert Weights().select(pool, NONE, 1, Key(0)).ids.tolist() == [4]
+    ids = by_lot(np.array([1, 4, 5, 9]))[[2, 1, 0, 3]]
+    pool = shards_of(torch.as_tensor(ids), {E: torch.as_tensor(gain)}, count)
+    assert Weights().select(pool, NONE, 1, Key(0)).ids.tolist() == [ids[2]]
     clear = shards_of(torch.tensor([9, 5]), {E: torch.tensor([[1 + 1e-4], [1.0]])}, 1)
     assert Weights().select(clear, NONE, 1, Key(0)).ids.tolist() == [9]
 
@@ -281,9 +280,9 @@ class First(lw.Scored):
         return rows.tensor(E)[:, 0]
 
 
-def test_scored_takes_the_highest_with_ties_to_the_smaller_id():
+def test_scored_takes_the_highest_with_ties_by_lot():
     x = np.random.default_rng(0).integers(0, 5, (200, 1)).astype(float)
-    ids = np.random.default_rng(1).permutation(200)
+    ids = by_lot(np.arange(200))
     for k in (1, 50, 200):
         assert lw.select(First(), k, embedding=x, ids=ids).ids.tolist() == top_k(ids, x[:, 0], k)
 

@@ -17,7 +17,8 @@ import labelwise as lw
 from labelwise.errors import ArgumentError, MemoryLimitError
 from labelwise.io.sizes import format_size, parse_size
 from labelwise.selection import memory
-from labelwise.selection.memory import Size, needed_bytes, smallest_limit
+from labelwise.selection.memory import needed_bytes, smallest_limit
+from labelwise.selection.strategy import Size
 from labelwise.shards import devices
 from labelwise.signals.spec import Embedding, LogProbs, Probs, stored
 
@@ -183,7 +184,7 @@ def test_blocks_are_sized_to_the_limit_and_picks_stay(folder: Path, monkeypatch:
     size = _size("badge", folder, 60_000, 30)
     strategy, seen = lw.strategies.get("badge"), []
     block = memory.block_bytes
-    monkeypatch.setattr("labelwise.selection.validate.block_bytes", lambda *all: seen.append(block(*all)) or seen[-1])
+    monkeypatch.setattr("labelwise.arrays.block_bytes", lambda *all: seen.append(block(*all)) or seen[-1])
     limits = [
         None,
         smallest_limit(strategy, size),

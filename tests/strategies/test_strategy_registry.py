@@ -146,6 +146,30 @@ def test_a_faulty_package_stops_only_its_own_strategy(tmp_path: Path, entry: str
 
 
 @pytest.mark.slow
+def test_listings_name_a_faulty_package_and_go_on(tmp_path: Path) -> None:
+    install(tmp_path, "broken = nowhere:Broken\nnewest = plugin:Newest")
+    code = """
+import warnings
+from labelwise.cli.strategies import facts_of_all
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    listed = [facts["name"] for facts in facts_of_all()]
+    reasons = lw.strategies.reason_of("broken")
+    try:
+        lw.recipes.Recipe("mine", lw.strategies.Margin(), lw.strategies.Margin())
+    except lw.errors.ArgumentError as error:
+        print("newest" in str(error), "broken" in str(error))
+print(listed[-1], "broken" in listed, reasons)
+print({str(one.message) for one in caught})
+"""
+    done = run_with(tmp_path, code)
+    shown = done.stdout.split("\n")
+    assert shown[:2] == ["False False", "newest False Chosen by broken."], done.stderr
+    assert "'broken' of an installed package cannot be imported from nowhere:Broken: Module" in shown[2]
+    assert "It is left out; mend or remove that package" in shown[2]
+
+
+@pytest.mark.slow
 def test_two_packages_of_one_name(tmp_path: Path) -> None:
     install(tmp_path / "a", "newest = plugin:Newest")
     install(tmp_path / "b", "newest = other:Newest", "2")
@@ -164,3 +188,12 @@ def test_the_tables_in_readme_and_docs_are_up_to_date() -> None:
     script = [sys.executable, str(ROOT / "scripts/make_strategy_table.py"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_others_call_a_strategy_is_known_and_no_name_of_another() -> None:
+    said = {word: name for name, kind in lw.strategies.ALL.items() for word in kind.also}
+    assert sum(len(kind.also) for kind in lw.strategies.ALL.values()) == len(said)
+    assert not set(said) & set(lw.strategies.names())
+    for word, name in {"coreset": "kcenter", "Least_Confidence": "confidence", "breaking ties": "margin"}.items():
+        with pytest.raises(ArgumentError, match=f"no strategy '{word}'; it is called '{name}' here; there are"):
+            lw.Session([[0.0]], recipe=word, classes=2)

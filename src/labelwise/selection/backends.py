@@ -43,7 +43,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, StoreError
 from labelwise.shards import Shard, Shards
 
 VARIABLE = "LABELWISE_BACKEND"
@@ -63,6 +63,10 @@ class Backend(Protocol):
 
 
 B = TypeVar("B", bound=Backend)
+
+
+class BackendGone(StoreError):
+    """A stored selection began with a backend that cannot be used any more."""
 
 
 def choose(backends: Sequence[B], problem: Any) -> B:
@@ -119,8 +123,17 @@ def accelerator_refusal(pool: Shards, *, triton: bool = False) -> str | None:
     Args:
         pool: the rows.
         triton: whether Triton must compile kernels for that accelerator too.
+
+    Raises:
+        BackendGone: the selection is resumed; it began with Triton, which cannot be used now.
     """
-    reasons = pool.map(functools.partial(_shard_refusal, triton))
+    ask = functools.partial(_shard_refusal, triton)
+    reasons = pool.map(ask)
+    if triton and reasons == [None] and pool.has_journal:
+        # The answer may be that of an earlier process, in another environment.
+        (now,) = pool.with_journal(None).map(ask)
+        if now is not None:
+            raise BackendGone(now)
     return f"rows are in {len(reasons)} shards, expected 1" if len(reasons) > 1 else reasons[0]
 
 

@@ -21,20 +21,20 @@ from torch import Tensor
 from labelwise.rng import Key
 from labelwise.selection.progress import tick
 from labelwise.selection.selection import Selection, equal_weights
-from labelwise.selection.strategy import Strategy, raise_not_finite, tie_tolerance
+from labelwise.selection.strategy import Strategy, raise_not_finite
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 
 CHUNK = 64  # picks that an accelerator makes before the host reads them
 LARGEST_EXPONENT = 709.0  # of e in float64
-LAST_ID = torch.iinfo(torch.int64).max
+LAST_LOT = torch.iinfo(torch.int64).max
 
 
 class Greedy(Strategy):
     """A strategy that takes one row at a time: the one with the highest gain, or one drawn with weight exp(gain).
 
     Write `init`, `gain` and `update`. Each row has a state, (n,) or (n, ...), that stays where the row is; the carry
-    is one small value that all rows share. The loop excludes rows already taken, breaks ties by the smaller id, draws
+    is one small value that all rows share. The loop excludes rows already taken, breaks ties by lot, draws
     by row id where `sampled` is set, and refuses gains that are not finite.
 
     Cost: one pass over all rows for each pick; see the module's first lines for the cheaper form of distances.
@@ -61,30 +61,74 @@ class Greedy(Strategy):
     sampled: ClassVar[bool] = False
 
     def start(self, pool: Shards, labelled: Shards, k: int) -> Any:
-        """The carry before the first pick."""
+        """The carry before the first pick.
+
+        Args:
+            pool: the rows to choose from.
+            labelled: the rows already labelled.
+            k: how many rows will be chosen.
+
+        Returns:
+            Anything that `init`, `gain` and `update` need of the batch as a whole; None if nothing.
+        """
         return None
 
     @abstractmethod
     def init(self, rows: Rows, carry: Any) -> Tensor:
-        """The state (n, ...) of each row before the first pick."""
+        """The state (n, ...) of each row before the first pick.
+
+        Args:
+            rows: a block of n rows with the declared signals: `rows[Signal()]`, `rows.tensor(Signal())`.
+            carry: what `start` returned.
+
+        Returns:
+            A tensor (n, ...) with a row of state for each row.
+        """
 
     @abstractmethod
     def gain(self, rows: Rows, state: Tensor, carry: Any) -> Tensor:
-        """What each row (n,) would add to the batch; higher is better."""
+        """What each row (n,) would add to the batch; higher is better.
+
+        Args:
+            rows: a block of n rows with the declared signals: `rows[Signal()]`, `rows.tensor(Signal())`.
+            state: (n, ...) the state of these rows.
+            carry: what `start` or `advance` returned.
+
+        Returns:
+            A tensor (n,), finite.
+        """
 
     @abstractmethod
     def update(self, rows: Rows, state: Tensor, carry: Any, pick: Rows) -> Tensor:
-        """The state of each row after `pick`, one row, was taken."""
+        """The state of each row after `pick`, one row, was taken.
+
+        Args:
+            rows: a block of n rows with the declared signals: `rows[Signal()]`, `rows.tensor(Signal())`.
+            state: (n, ...) the state of these rows.
+            carry: what `start` or `advance` returned.
+            pick: the row that was taken, as a block of one row.
+
+        Returns:
+            A tensor (n, ...), the new state.
+        """
 
     def advance(self, carry: Any, pick: Rows) -> Any:
-        """The carry after `pick` was taken."""
+        """The carry after `pick` was taken.
+
+        Args:
+            carry: what `start` or `advance` returned.
+            pick: the row that was taken, as a block of one row.
+
+        Returns:
+            The new carry.
+        """
         return carry
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         ids: list[int] = []
         scores: list[float] = []
         pick_chunk, size = (_pick_on_device, CHUNK) if pool.on_one_device else (_pick_across_shards, 1)
-        tolerance = tie_tolerance(pool)
+        tolerance = pool.tie_tolerance()
         try:
             carry = self.start(pool, labelled, k)
             pool.map(functools.partial(_begin, self, carry))
@@ -157,10 +201,10 @@ def _first_fault(gain_N: Tensor, is_valid_N: Tensor) -> Tensor:
 
 
 def _argmax(gain_N: Tensor, key: Key, tolerance: float, shard: Shard) -> tuple[Tensor, Tensor]:
-    """Place (1,) and gain (1,) of the free row with the highest gain, ties to the smaller id."""
+    """Place (1,) and gain (1,) of the free row with the highest gain, ties by lot."""
     gain_N = gain_N.masked_fill(shard.state["taken"], -torch.inf)
     top = gain_N.max()
-    place = torch.where(gain_N >= top - tolerance * top.abs(), shard.ids, LAST_ID).argmin(0, keepdim=True)
+    place = torch.where(gain_N >= top - tolerance * top.abs(), shard.lots, LAST_LOT).argmin(0, keepdim=True)
     return place, gain_N.index_select(0, place).double()
 
 

@@ -10,21 +10,12 @@ allowance for what an allocator does not give back at once.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
+from collections.abc import Callable, Iterable
 
 from labelwise.errors import MemoryLimitError
 from labelwise.io.sizes import format_exactly, format_size
-from labelwise.shards.shard import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES, computed_in
-from labelwise.signals.spec import Signal
-
-if TYPE_CHECKING:
-    from labelwise.selection.strategy import Strategy
+from labelwise.selection.strategy import Size, Strategy
+from labelwise.shards.shard import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
 
 COPIES = 5  # blocks in memory at once: the rows as they are computed with, and temporaries of the same size
 MIN_BLOCK = 1 << 18  # smaller blocks save next to nothing, and calls would cost more than arithmetic
@@ -32,63 +23,6 @@ MIN_BLOCK_ROWS = 64  # however wide a row is
 ALLOWANCE = 12 << 20  # allocators, small tables, the code's own objects
 LABELLED_ROW = 48  # bytes of a labelled row: the id it was given, the id it is known by, and flags
 ROW, NAMED_ROW = 48, 120  # bytes of a row in any strategy; more where ids were given, which are checked to be distinct
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a selection is.
-
-    Attributes:
-        rows: rows of the pool, in one process.
-        k: picks.
-        shapes: shape of one row in each stored column: (C,) for probabilities, (K, C) for draws.
-        number: bytes of one number in computations, 4 or 8.
-        labelled: rows already labelled.
-        named: whether the caller gave ids.
-        accelerator: whether the rows are in an accelerator's memory.
-    """
-
-    rows: int
-    k: int
-    shapes: Mapping[Signal, tuple[int, ...]]
-    number: int = 4
-    labelled: int = 0
-    named: bool = False
-    accelerator: bool = False
-
-    @staticmethod
-    def of(
-        rows: int,
-        k: int,
-        columns: Mapping[Signal, Tensor],
-        dtype: torch.dtype | None = None,
-        labelled: int = 0,
-        named: bool = False,
-    ) -> Size:
-        """The size of a selection from rows with columns such as these, on the device of the columns."""
-        shapes = {signal: tuple(column.shape[1:]) or (1,) for signal, column in columns.items()}
-        number = (computed_in(columns) if dtype is None else dtype).itemsize
-        accelerator = any(column.device.type != "cpu" for column in columns.values())
-        return Size(rows, k, shapes, number, labelled, named, accelerator)
-
-    def shape(self, kind: type[Signal]) -> tuple[int, ...]:
-        """The shape of one row in the column of this kind; (1,) where there is no such column."""
-        return next((shape for signal, shape in self.shapes.items() if isinstance(signal, kind)), (1,))
-
-    @property
-    def with_labelled(self) -> Size:
-        """The size for a strategy that treats labelled rows as it treats those of the pool."""
-        return replace(self, rows=self.rows + self.labelled)
-
-    @property
-    def numbers(self) -> int:
-        """Numbers of one row, all columns together."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
-
-    @property
-    def row(self) -> int:
-        """Bytes of one row as it is computed with, all columns together."""
-        return self.numbers * self.number
 
 
 def needed_bytes(strategy: Strategy, size: Size, block: int = CPU_BLOCK_BYTES) -> int:

@@ -1,24 +1,32 @@
-"""Run a selection: its options, and `Strategy.select` with a memory limit, progress and a checkpoint."""
+"""Run a selection: its options, a warning if it takes hours, and `Strategy.select` with progress and a checkpoint."""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.sizes import parse_size
 from labelwise.rng import Key
-from labelwise.selection.backends import forced_backend, recorded_backends
-from labelwise.selection.cost_warning import warn_if_long
+from labelwise.selection.backends import BackendGone, forced_backend, recorded_backends
 from labelwise.selection.progress import ProgressCallback, progress_to
 from labelwise.selection.selection import Selection
-from labelwise.selection.strategy import Strategy
-from labelwise.shards import Shards
+from labelwise.selection.strategy import Size, Strategy
+from labelwise.shards import Shard, Shards
 from labelwise.shards.checkpoint.fingerprint import object_fingerprint
 from labelwise.shards.checkpoint.journal import FolderJournal
 from labelwise.shards.devices import full_precision, returned_memory
+from labelwise.signals.spec import Signal
+
+RATE = 5e10  # floating-point operations of one core in a second, in matrix products
+HOUR = 3600 * RATE
+
+
+class LongSelection(UserWarning):
+    """A selection is estimated to take hours."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +74,60 @@ def run_selection(
     The limit is enforced by the size of the shards' blocks, which whoever placed the rows has set.
     `notes["backend"]` names the backends that were chosen.
     """
-    warn_if_long(strategy, pool, labelled.n, k)
-    with recorded_backends() as names:
-        picks = _run(strategy, pool, labelled, k, key, options)
+    _warn_if_long(strategy, pool, labelled.n, k)
+    pool, labelled = pool.with_ties(key), labelled.with_ties(key)
+    limited = returned_memory(options.limit is not None)
+    with recorded_backends() as names, full_precision(), limited, progress_to(options.progress):
+        picks = _select(strategy, pool, labelled, k, key, options)
+    picks = replace(picks, reason=strategy.reason or f"Chosen by {strategy.name or type(strategy).__name__}.")
     return replace(picks, notes={**picks.notes, "backend": ", ".join(names)}) if names else picks
 
 
-def _run(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, options: RunOptions) -> Selection:
-    with full_precision(), returned_memory(options.limit is not None), progress_to(options.progress):
-        if options.folder is None:
-            return strategy.select(pool, labelled, k, key)
+def _select(strategy: Strategy, pool: Shards, labelled: Shards, k: int, key: Key, options: RunOptions) -> Selection:
+    if options.folder is None:
+        return strategy.select(pool, labelled, k, key)
+    try:
+        parameters = object_fingerprint(strategy)
+    except ArgumentError:
+        if not options.is_private:
+            raise
+        return strategy.select(pool, labelled, k, key)
+    about = {"strategy": repr(strategy), "parameters": parameters, "k": k, "key": repr(key)}
+    about["backend"] = forced_backend()  # other backends ask the shards other questions
+    with closing(FolderJournal(options.folder, about, pool, labelled, is_private=options.is_private)) as journal:
+        picks: Selection | None = None
         try:
-            parameters = object_fingerprint(strategy)
-        except ArgumentError:
-            if not options.is_private:
-                raise
-            return strategy.select(pool, labelled, k, key)
-        about = {"strategy": repr(strategy), "parameters": parameters, "k": k, "key": repr(key)}
-        about["backend"] = forced_backend()  # other backends ask the shards other questions
-        with closing(FolderJournal(options.folder, about, pool, labelled, is_private=options.is_private)) as journal:
             picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), k, key)
-            journal.remove()
-        return picks
+        except BackendGone as error:
+            if not options.is_private:
+                raise StoreError(
+                    f"{options.folder} holds a selection that began with Triton's kernels, which cannot be used "
+                    f"now: {error}. Resume it where they can be used, or remove the folder and start the "
+                    "selection again; the picks are the same"
+                ) from error
+        journal.remove()
+    return picks if picks is not None else _select(strategy, pool, labelled, k, key, options)
+
+
+def _warn_if_long(strategy: Strategy, pool: Shards, labelled: int, k: int) -> None:
+    """Warn where `Strategy.work` comes to more than an hour of one core; rows on accelerators do not count."""
+    shapes = [one for one in pool.map(_cpu_shapes) if one is not None]
+    if not shapes:
+        return
+    work = strategy.work(Size(pool.n, k, shapes[0], labelled=labelled))
+    if work > HOUR:
+        warnings.warn(
+            f"{type(strategy).__name__} needs about {work:.0e} floating-point operations to choose {k:,} of "
+            f"{pool.n:,} rows, some {work / HOUR:.0f} hours of a core ({strategy.cost}). To choose from a random part "
+            "of the pool, draw row numbers first, part = lw.select('random', 50_000, ids=np.arange(len(P))).ids, and "
+            "pass P[part], H[part] and ids=part; or use another strategy (docs/scale.md).",
+            LongSelection,
+            stacklevel=2,
+        )
+
+
+def _cpu_shapes(shard: Shard) -> dict[Signal, tuple[int, ...]] | None:
+    """The shape of one row in each column; None where the rows are on an accelerator."""
+    if shard.device.type != "cpu":
+        return None
+    return {signal: tuple(column.shape[1:]) or (1,) for signal, column in shard.columns.items()}

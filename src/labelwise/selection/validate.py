@@ -1,11 +1,11 @@
-"""Check the arguments of `labelwise.select`, and run the strategy on the arrays. Inner modules do not check again."""
+"""Check the arrays, tensors, frames and Series given to `labelwise.select`. Inner modules do not check again."""
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,12 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, BudgetError, NeedError, RowError
-from labelwise.pool.sources.arrays import Mapped, file_of
-from labelwise.rng import Key
-from labelwise.selection.memory import Size, block_bytes
-from labelwise.selection.placement import PlacementPolicy, placement_note
-from labelwise.selection.run import DEFAULT_OPTIONS, RunOptions, run_selection
-from labelwise.selection.selection import Selection
-from labelwise.selection.strategy import Strategy
+from labelwise.io.arguments import is_sparse
+from labelwise.io.frames import frame_numbers, index_of, is_frame, is_series, library_of, native_frame, plain_values
+from labelwise.pool import Pool
+from labelwise.pool.row_keys import RowKeys, are_keys
+from labelwise.selection.strategy import Size, Strategy
 from labelwise.shards import Shards, computed_in, shards_of
-from labelwise.shards.factories import array_parts
-from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.check import check_classes
 from labelwise.signals.spec import (
     Basis,
@@ -37,6 +33,7 @@ from labelwise.signals.spec import (
     LossJvp,
     Probs,
     Signal,
+    Weight,
 )
 
 # The signals that an argument of `select` gives, and its number of axes.
@@ -51,105 +48,9 @@ ARRAYS: dict[str, tuple[tuple[Signal, ...], int]] = {
     "grad_dot": ((LossJvp(),), 1),
     "grad_sketch": ((GradSketch(),), 2),
 }
-ONE_PER_ROW = ("ids", "y")
+ONE_PER_ROW = ("ids", "y", "weights")
 SHAPES = {1: "(rows,)", 2: "(rows, columns)", 3: "(rows, draws, classes)"}
 MAX_COPIED = 1 << 20  # bytes of an array that may be copied under a limit on memory
-
-
-def select_from_arrays(
-    strategy: Strategy,
-    k: int,
-    arrays: Mapping[str, Any],
-    labelled: Mapping[str, Any] | None,
-    seed: int,
-    engine: Any = None,
-    options: RunOptions = DEFAULT_OPTIONS,
-) -> Selection:
-    """Check the arguments of `labelwise.select` and select; the arguments are those described there."""
-    name = type(strategy).__name__
-    cluster = engine_of(engine)
-    if options.limit is not None:
-        _refuse_copies(arrays, "")
-        _refuse_copies(labelled if isinstance(labelled, Mapping) else {}, "labelled ")
-    given = _tensors(arrays)
-    strategy = strategy.given(frozenset(given))
-    ids = row_ids(given, "the pool")
-    k = check_budget(k, len(ids))
-    instead = strategy.needs.instead if all(signal.array in given for signal in strategy.needs.instead) else ()
-    columns = _columns(name, strategy.needs.pool + instead, given, ids.device, "")
-    labelled_given = _labelled_tensors(labelled)
-    rows = -(-len(ids) // (1 if cluster is None else cluster.parts(len(ids))))  # in one process
-    past = Shards([])
-    if not labelled_given or not strategy.needs.labelled or instead:
-        dtype = computed_in(columns)
-        size = Size.of(rows, k, columns, named="ids" in given)
-        block = block_bytes(strategy, size, options.limit)
-    else:
-        labelled_columns = _columns(name, strategy.needs.labelled, labelled_given, ids.device, "labelled ")
-        _check_widths(columns, labelled_columns)
-        # One precision for both, the wider one: they are measured against each other.
-        dtype = max(computed_in(columns), computed_in(labelled_columns), key=lambda kind: kind.itemsize)
-        labelled_rows = len(next(iter(labelled_columns.values())))
-        size = Size.of(rows, k, columns, dtype, labelled_rows, "ids" in given or "ids" in labelled_given)
-        block = block_bytes(strategy, size, options.limit)
-        past = _labelled_shards(labelled_given, labelled_columns, ids, dtype).in_blocks(block)
-    policy = PlacementPolicy(strategy, k, rows, size.labelled, options.limit)
-    with _pool(cluster, ids, columns, _files(columns, given, arrays), dtype, policy, block) as pool:
-        picks = run_selection(strategy, pool, past, k, key_of(seed), options)
-        place = placement_note(pool) if cluster is not None and cluster.gpus else ""
-    return replace(picks, notes={**picks.notes, "place": place}) if place else picks
-
-
-@contextmanager
-def _pool(
-    cluster: Ray | None,
-    ids: Tensor,
-    columns: Mapping[Signal, Tensor],
-    files: Mapping[Signal, Mapped],
-    dtype: torch.dtype,
-    policy: PlacementPolicy,
-    block: int | None,
-) -> Iterator[Shards]:
-    """Within, the rows in this process or in a cluster's workers; a worker with a GPU calls the policy itself."""
-    if cluster is None:
-        yield shards_of(ids, columns, dtype=dtype).in_blocks(block)
-        return
-    device = ("cuda", replace(policy, share=min(1.0, cluster.gpus))) if cluster.gpus else ("cpu", None)
-    parts = array_parts(ids, columns, files, dtype, cluster.parts(len(ids)), *device)
-    with cluster.shards(parts, [len(part.ids) for part in parts]) as pool:
-        yield pool if cluster.gpus else pool.in_blocks(block)
-
-
-def _files(
-    columns: Mapping[Signal, Tensor], given: Mapping[str, Tensor], arrays: Mapping[str, Any]
-) -> dict[Signal, Mapped]:
-    """The files of those columns that are mapped files."""
-    files: dict[Signal, Mapped] = {}
-    for signal, column in columns.items():
-        file = next(file_of(arrays[name], column) for name, tensor in given.items() if tensor is column)
-        if file is not None:
-            files[signal] = file
-    return files
-
-
-def key_of(seed: int) -> Key:
-    """The key of a run, from the user's seed."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ArgumentError(f"seed must be an integer of at least 0, found {seed!r}")
-    return Key(int(seed))
-
-
-def check_budget(k: Any, free: int) -> int:
-    """`k` as a Python integer, whose arithmetic does not overflow. Raises BudgetError unless 1 <= k <= free."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer):
-        raise BudgetError(f"k must be a whole number of rows, found {k!r}")
-    if free == 0:
-        raise BudgetError("there is no row to choose from: the pool is empty or every row is labelled")
-    if k < 1:
-        raise BudgetError(f"k must be at least 1, found {k}")
-    if k > free:
-        raise BudgetError(f"k = {k} rows were asked for, but only {free} are free; ask for at most {free}")
-    return int(k)
 
 
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -158,6 +59,126 @@ def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
         for name, value in arrays.items()
         if value is not None
     }
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of `labelwise.select`, checked: what is chosen, and from which rows.
+
+    Attributes:
+        strategy: in its form for these arrays.
+        k: how many rows.
+        ids: (N,) the rows of the pool.
+        columns: what the strategy reads of the pool, over the caller's memory.
+        labelled: the labelled rows; none where the strategy reads none, or where arrays of the pool stand for them.
+        dtype: one precision for both, the wider one: they are measured against each other.
+        is_named: whether ids were given.
+        row_keys: what the user calls the rows of the pool; None where that is their ids.
+        library: the library of the frames; "" if there is none.
+        given: those columns as the caller gave them, but for frames and Series, which are arrays here.
+    """
+
+    strategy: Strategy
+    k: int
+    ids: Tensor
+    columns: dict[Signal, Tensor]
+    labelled: Shards
+    dtype: torch.dtype
+    is_named: bool
+    row_keys: RowKeys | None
+    library: str
+    given: dict[Signal, Any]
+
+    def size(self, rows: int) -> Size:
+        """The size of the selection where one process has this many of the rows."""
+        return Size.of(rows, self.k, self.columns, self.dtype, self.labelled.n, self.is_named)
+
+
+def read_inputs(strategy: Strategy, k: Any, arrays: Mapping[str, Any], labelled: Any, is_limited: bool) -> Inputs:
+    """Check the arguments of `labelwise.select`.
+
+    An embedding with columns of texts, dates or categories is encoded as a pool of that frame is. The ids of the rows
+    are the index of pandas frames, if no ids are given.
+
+    Args:
+        strategy: chooses the rows.
+        k: how many rows to choose.
+        arrays: those of the pool, by name.
+        labelled: the argument of that name.
+        is_limited: whether there is a limit on memory, so that large arrays must not be copied.
+    """
+    found = dict(arrays)
+    frames = [value for value in found.values() if is_frame(value) or is_series(value)]
+    encoder = None
+    for name, value in arrays.items():
+        if is_frame(value):
+            numbers = frame_numbers(native_frame(value))
+            if numbers is None and name == "embedding":
+                encoder = Pool.frame(value)
+                numbers = encoder.inputs(encoder.ids)
+            found[name] = _checked(name, numbers)
+        elif name != "ids" and is_series(value):
+            found[name] = plain_values(value)
+    found["ids"] = _ids(arrays, "the pool")
+    keys = RowKeys(found["ids"]) if found["ids"] is not None and are_keys(found["ids"]) else None
+    if keys is not None:
+        found["ids"] = keys.ids
+    if isinstance(labelled, Mapping):
+        labelled = _labelled(labelled, encoder, keys is not None, found["ids"] is not None)
+    if is_limited:
+        _refuse_copies(found, "")
+        _refuse_copies(labelled if isinstance(labelled, Mapping) else {}, "labelled ")
+    pool = _tensors(found)
+    ids, past = row_ids(pool, "the pool"), _labelled_tensors(labelled)
+    strategy = strategy.given(frozenset(pool))
+    k = check_budget(k, len(ids))
+    columns, past_columns = _columns_for(strategy, pool, past, ids.device)
+    dtype = max(computed_in(columns), computed_in(past_columns), key=lambda kind: kind.itemsize)
+    shards = _labelled_shards(past, past_columns, ids, dtype)
+    is_named = "ids" in pool or (shards.n > 0 and "ids" in past)
+    library = library_of(frames[0]) if frames else ""
+    given = {one: found[name] for one, column in columns.items() for name, array in pool.items() if array is column}
+    return Inputs(strategy, k, ids, columns, shards, dtype, is_named, keys, library, given)
+
+
+def _columns_for(
+    strategy: Strategy, pool: Mapping[str, Tensor], past: Mapping[str, Tensor], device: torch.device
+) -> tuple[dict[Signal, Tensor], dict[Signal, Tensor]]:
+    """The columns of the pool and of the labelled rows that a strategy reads, over the caller's memory.
+
+    There are none of labelled rows where it needs none, or where arrays of the pool were given in place of them.
+    """
+    name, needs = type(strategy).__name__, strategy.needs
+    instead = needs.instead if all(signal.array in pool for signal in needs.instead) else ()
+    columns = _columns(name, needs.pool + instead, pool, device, "")
+    if instead or not past or not needs.labelled:
+        return columns, {}
+    labelled = _columns(name, needs.labelled, past, device, "labelled ")
+    _check_widths(columns, labelled)
+    return columns, labelled
+
+
+def check_budget(k: Any, free: int) -> int:
+    """`k`, an integer of any library, as one of Python. Raises BudgetError unless 1 <= k <= free."""
+    count = whole_rows(k)
+    if free == 0:
+        raise BudgetError("there is no row to choose from: the pool is empty or every row is labelled")
+    if count < 1:
+        raise BudgetError(f"k must be at least 1, found {count}")
+    if count > free:
+        raise BudgetError(f"k = {count} rows were asked for, but only {free} are free; ask for at most {free}")
+    return count
+
+
+def whole_rows(k: Any) -> int:
+    """A Python integer, whose arithmetic does not overflow; flags and arrays with an axis are refused."""
+    flag = isinstance(k, bool) or getattr(k, "dtype", None) in (torch.bool, np.bool_)
+    try:
+        if not flag and not getattr(k, "shape", ()):
+            return operator.index(k)
+    except TypeError:  # no integer
+        pass
+    raise BudgetError(f"k must be a whole number of rows, found {k!r}")
 
 
 def row_ids(given: Mapping[str, Tensor], owner: str) -> Tensor:
@@ -194,6 +215,8 @@ def _columns(
         by_signal[LabelProbs()] = by_signal[Probs()]
     if "y" in given:
         by_signal[Label()] = given["y"]
+    if where:  # labelled rows without weights count equally
+        by_signal[Weight()] = _row_weights(given)
     columns = {}
     for signal in _stored_signals(name, signals, given, by_signal, where):
         # The number of draws is the array's, whatever number a strategy would ask of a model.
@@ -210,6 +233,16 @@ def _columns(
         columns[signal] = column
     check_classes({signal: column.shape[1:] for signal, column in columns.items()})
     return columns
+
+
+def _row_weights(given: Mapping[str, Tensor]) -> Tensor:
+    """The weights of labelled rows in float32, which decides nothing about the precision of the other columns."""
+    first = next(iter(given.values()))
+    weights = given.get("weights", torch.ones(len(first), device=first.device)).to(torch.float32)
+    if bool((weights < 0).any()):
+        row = int((weights < 0).nonzero()[0])
+        raise ArgumentError(f"labelled weights are at least 0, found {float(weights[row])} in row {row}")
+    return weights
 
 
 def _stored_signals(
@@ -243,24 +276,23 @@ def _labelled_tensors(labelled: Any) -> dict[str, Tensor]:
 
 
 def _labelled_shards(
-    given: Mapping[str, Tensor], columns: Mapping[Signal, Tensor], pool: Tensor, dtype: torch.dtype
+    past: Mapping[str, Tensor], columns: Mapping[Signal, Tensor], pool_ids: Tensor, dtype: torch.dtype
 ) -> Shards:
     """Shards of the rows already labelled, checked; none of their ids is one of the pool's."""
-    ids = row_ids(given, "labelled")
-    if "ids" in given:
-        both = ids[torch.isin(ids, pool)]
+    if not columns:
+        return Shards([])
+    ids, has_ids = row_ids(past, "labelled"), "ids" in past
+    if has_ids:
+        both = ids[torch.isin(ids, pool_ids)]
         if len(both):
             raise RowError(
                 f"row id {int(both[0])} is in labelled and in the pool ({len(both)} such rows); a row that is labelled "
                 "is not chosen again: leave it out of the arrays of the pool"
             )
-        owner = "labelled row id"
-    else:
-        owner = "labelled row"
     # Values are checked under the caller's ids; where there are none, the rows then get ids that the pool does not use.
-    named = shards_of(ids, columns, 1, dtype, owner)
+    named = shards_of(ids, columns, 1, dtype, "labelled row id" if has_ids else "labelled row")
     named.map(lambda shard: sum(1 for _ in shard.blocks()))
-    return named if "ids" in given else shards_of(min(0, int(pool.min())) - 1 - ids, columns, 1, dtype, owner)
+    return named if has_ids else shards_of(min(0, int(pool_ids.min())) - 1 - ids, columns, 1, dtype, "labelled row")
 
 
 def _check_widths(pool: Mapping[Signal, Tensor], labelled: Mapping[Signal, Tensor]) -> None:
@@ -289,6 +321,8 @@ def as_tensor(name: str, value: Any, axes: int) -> Tensor:
         raise ArgumentError(f"{name} is a sparse tensor; pass a dense one: {name}.to_dense()")
     if tensor.is_complex():
         raise ArgumentError(f"{name} must hold real numbers, found {tensor.dtype}")
+    if tensor.dtype in (torch.uint16, torch.uint32):
+        tensor = tensor.to(torch.int64)  # the lowest version of torch cannot index the others
     if tensor.ndim != axes:
         raise RowError(f"{name} must have {axes} axes {SHAPES[axes]}, found shape {tuple(tensor.shape)}")
     return tensor
@@ -304,6 +338,11 @@ def _from_numpy(name: str, value: Any) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:
         raise RowError(f"{name} is not an array: {error}") from error
+    if is_sparse(value):
+        raise ArgumentError(
+            f"{name} is a dense array; found a sparse {type(value).__name__}. Pass {name}.toarray(), or fewer columns "
+            "by TruncatedSVD of scikit-learn; lw.Session takes sparse rows as a pool"
+        )
     if array.dtype == object or array.dtype.kind not in "fiub":
         raise ArgumentError(f"{name} must be an array of numbers, found dtype {array.dtype}")
     if _copy_reason(array):
@@ -344,3 +383,46 @@ def _refuse_copies(arrays: Mapping[str, Any], owner: str) -> None:
                 "which max_memory does not allow for; write it once as float32 or float64 in order and pass that, "
                 "or leave max_memory out"
             )
+
+
+def _labelled(labelled: Mapping[str, Any], encoder: Pool | None, by_key: bool, by_index: bool) -> dict[str, Any]:
+    found = dict(labelled)
+    for name, value in labelled.items():
+        if is_frame(value):
+            if encoder is not None and name == "embedding":
+                rows = encoder.like(value)
+                found[name] = rows.inputs(rows.ids)
+            else:
+                found[name] = _checked(f"labelled {name}", frame_numbers(native_frame(value)))
+        elif name != "ids" and is_series(value):
+            found[name] = plain_values(value)
+    ids = _ids(labelled, "labelled") if by_index else labelled.get("ids")
+    if ids is not None:
+        found["ids"] = RowKeys(ids).ids if by_key else plain_values(ids)
+    return found
+
+
+def _checked(name: str, numbers: Any) -> Any:
+    if numbers is None:
+        raise ArgumentError(
+            f"{name} must be an array of numbers; the frame has columns of another kind. Choose its numeric columns."
+        )
+    return numbers
+
+
+def _ids(arrays: Mapping[str, Any], owner: str) -> Any:
+    """The ids given, else the index that the pandas frames and Series share; None where there is neither."""
+    if arrays.get("ids") is not None:
+        return plain_values(arrays["ids"])
+    named = {name: index_of(value) for name, value in arrays.items() if is_frame(value) or is_series(value)}
+    indexes = {name: index for name, index in named.items() if index is not None}
+    if not indexes:
+        return None
+    first = next(iter(indexes))
+    for name, index in indexes.items():
+        if not index.equals(indexes[first]):
+            raise RowError(
+                f"the rows of {first} and {name} of {owner} have different indexes; bring them into one order, or pass "
+                "ids="
+            )
+    return plain_values(indexes[first])

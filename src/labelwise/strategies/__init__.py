@@ -1,11 +1,10 @@
-"""Strategies: how to choose rows. `names()` lists them, `get(name)` makes one with its default parameters."""
+"""Strategies: how to choose rows. `names()` lists them, `get(name)` makes one with its default parameters.
 
-from collections.abc import Mapping
-from typing import Any
+Each family has a folder with everything that belongs to it: the strategy, its maths, its fast kernels and its slow
+reference, which is written from the paper.
+"""
 
-from labelwise.errors import ArgumentError
-from labelwise.io.text import did_you_mean
-from labelwise.registry import STRATEGIES
+from labelwise.registry import STRATEGIES, get
 from labelwise.selection import Strategy
 
 # The order of these lines is that of `names()`.
@@ -29,7 +28,7 @@ from labelwise.strategies.bait.bait import Bait
 from labelwise.strategies.albl.albl import Albl
 # isort: on
 
-ALL: Mapping[str, type[Strategy]] = STRATEGIES
+ALL = STRATEGIES
 
 
 def names() -> list[str]:
@@ -41,30 +40,24 @@ def names() -> list[str]:
     return list(ALL)
 
 
-def get(strategy: str | Strategy, parameters: Mapping[str, Any] | None = None) -> Strategy:
-    """The strategy of this name, with default parameters where none are given. A Strategy is returned unchanged.
-
-    >>> get("bait", {"oversample": 3.0}).oversample
-    3.0
-    """
-    if isinstance(strategy, Strategy):
-        return strategy
-    if not isinstance(strategy, str) or strategy not in ALL:
-        hint = did_you_mean(str(strategy), ALL) or ";"
-        raise ArgumentError(f"there is no strategy {strategy!r}{hint} there are: {', '.join(ALL)}")
-    kind = ALL[strategy]
-    return kind(**{**kind.variants.get(strategy, {}), **(parameters or {})})
-
-
 def name_of(strategy: Strategy) -> str:
-    """The name of a strategy, whatever its other parameters; that of its class where it is not registered."""
+    """The name of a strategy, whatever its other parameters; that of its class where it is not registered.
+
+    Args:
+        strategy: any instance.
+    """
     name = strategy.name
-    return name if name in ALL and ALL[name] is type(strategy) else type(strategy).__name__
+    return name if ALL.find(name) is type(strategy) else type(strategy).__name__
 
 
 def reason_of(name: str) -> str:
-    """Why the strategy of this name picked an item, as one sentence for people who label."""
-    return (ALL[name].reason if name in ALL else "") or f"Chosen by {name}."
+    """Why the strategy of this name picked an item, as one sentence for people who label.
+
+    Args:
+        name: of the strategy.
+    """
+    kind = ALL.find(name)
+    return ("" if kind is None else kind.reason) or f"Chosen by {name}."
 
 
 __all__ = [

@@ -16,6 +16,7 @@ class Random(Scored):
     """The k rows with the highest hash of (seed, id): every set of k rows is equally likely."""
 
     name = "random"
+    also = ("uniform", "passive")
     picks = "uniformly; what the others are measured against"
     reason = "Drawn at random."
     cost = "N"

@@ -9,13 +9,13 @@ import labelwise as lw
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
-from labelwise.shards import shard as shards_module
 from labelwise.signals.spec import Duals, Embedding
 from labelwise.strategies import Ally
 from labelwise.strategies.ally.cluster_topk import topk_in_clusters
 from labelwise.strategies.ally.dual_head import DualHead
 from labelwise.strategies.ally.reference import topk_in_clusters as slow_topk_in_clusters
 from labelwise.strategies.coverage import kmeans as cluster
+from labelwise.verify.problems import Problem, by_lot, shards_for
 
 RNG = np.random.default_rng(0)
 
@@ -39,7 +39,7 @@ def labelled_arrays(n: int = 120, d: int = 6, seed: int = 1) -> dict[str, np.nda
 def test_topk_in_clusters_is_that_of_a_sorted_pool(seed: int):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(5, 60))
-    ids = rng.permutation(1000)[:n]
+    ids = by_lot(rng.permutation(1000)[:n])
     scores = rng.integers(0, 6, n) / 4.0  # with ties
     clusters = rng.integers(0, rng.integers(1, 12), n)
     k, quota = int(rng.integers(1, n + 1)), int(rng.integers(1, 4))
@@ -95,9 +95,11 @@ def test_a_full_batch_with_empty_clusters():
 def test_one_copy_for_each_cluster_on_a_duplicated_pool():
     h, dual = problem(12, seed=4)
     copies, names = np.tile(h, (5, 1)), np.tile(np.arange(12), 5)
-    got = lw.select("ally", 12, embedding=copies, duals=np.tile(dual, 5))
-    assert sorted(names[got.ids]) == list(range(12))
-    assert sorted(got.ids) == list(range(12))  # of equal copies the smallest id
+    ids = by_lot(np.arange(60))
+    got = lw.select("ally", 12, embedding=copies, duals=np.tile(dual, 5), ids=ids)
+    row = ids.argsort()[got.ids]
+    assert sorted(names[row]) == list(range(12))
+    assert sorted(row) == list(range(12))  # of equal copies the smallest lot
 
 
 def test_clusters_keep_copies_apart_where_duals_alone_do_not():
@@ -158,10 +160,11 @@ def test_cap_leaves_outliers_to_the_end():
 # --- the head --------------------------------------------------------------------------------------------------------
 
 
-def test_head_learns_and_scores_every_row_including_the_last_partial_block(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", 1)  # 64 rows a block: 203 rows leave 11
+def test_head_learns_and_scores_every_row_including_the_last_partial_block():
     h, dual = problem(203, seed=7)
-    got = lw.select(Ally(diversity="none"), 203, embedding=h, labelled=labelled_arrays(400))
+    given = Problem({"embedding": h}, np.arange(203), 203, labelled=labelled_arrays(400))
+    ally, pool, labelled = shards_for(Ally(diversity="none"), given)
+    got = ally.select(pool.in_blocks(1), labelled, 203, Key(0))  # 64 rows a block: 203 rows leave 11
     assert (got.scores > 0).all()
     assert len(set(got.scores.tolist())) > 195
     predicted = np.empty(203)
@@ -171,7 +174,7 @@ def test_head_learns_and_scores_every_row_including_the_last_partial_block(monke
     assert got.notes["head_held_out_error"] < 0.2  # 1 is the variance
 
 
-def test_the_picks_of_a_learnt_head_do_not_depend_on_blocks_shards_and_order(monkeypatch: pytest.MonkeyPatch):
+def test_the_picks_of_a_learnt_head_do_not_depend_on_blocks_shards_and_order():
     h, _ = problem(150, seed=8)
     labelled = labelled_arrays(60)
     labelled = shards_of(
@@ -181,9 +184,8 @@ def test_the_picks_of_a_learnt_head_do_not_depend_on_blocks_shards_and_order(mon
     )
     expected = None
     for size, count in ((8 << 20, 1), (1, 1), (1, 4)):
-        monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", size)
         order = np.random.default_rng(count).permutation(150)
-        pool = shards_of(torch.tensor(order), {Embedding(): torch.tensor(h[order])}, count)
+        pool = shards_of(torch.tensor(order), {Embedding(): torch.tensor(h[order])}, count).in_blocks(size)
         got = Ally().select(pool, labelled, 12, Key(5))
         expected = expected or got
         assert got == expected

@@ -9,16 +9,18 @@ import pytest
 import torch
 
 import labelwise as lw
+from killed import Killed, count_runs
 from labelwise.errors import NumericsError
-from labelwise.selection.memory import Size
+from labelwise.rng import Key
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shards
-from labelwise.shards.checkpoint import journal
 from labelwise.shards.graphs import captured
 from labelwise.signals.spec import Embedding, Probs
 from labelwise.strategies import Bait
 from labelwise.strategies.bait import backward, bait, search
 from labelwise.strategies.bait.design import Design, solve_cholesky
 from labelwise.strategies.bait.kernels import torch as kernels
+from labelwise.verify.problems import Problem, by_lot, shards_for
 from second_device import AWAY, Away, Second, second_device
 from tuned import tuned
 
@@ -104,7 +106,7 @@ def test_few_rows_and_all_of_them(n: int, k: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_of_copies_the_smallest_ids_are_taken_and_the_largest_go(seed: int):
+def test_of_copies_the_smallest_lots_are_taken_and_the_largest_go(seed: int):
     rng = np.random.default_rng(seed)
     arrays = {name: array[rng.integers(0, 12, 60)] for name, array in problem(12, 3, 3, seed).items()}
     ids = rng.permutation(60) * 3 - 50
@@ -119,14 +121,15 @@ def test_rows_that_only_rounding_tells_apart_are_copies():
 
 
 @pytest.mark.slow
-def test_where_all_gains_are_zero_the_smallest_ids_are_selected():
+def test_where_all_gains_are_zero_rows_are_selected_by_lot():
     """Every row may be the best: all have to be solved, however few are solved at once."""
     strategy = tuned(Bait(), min_solved=16, **SMALL)
     arrays = problem(70, 3, 3, 0)
     sure = {**arrays, "probs": np.tile([[1.0, 0.0, 0.0]], (70, 1))}
-    assert sorted(select_on_device(strategy, 30, sure)[0].ids) == list(range(30))
+    first = sorted(by_lot(np.arange(70))[:30])
+    assert sorted(select_on_device(strategy, 30, sure)[0].ids) == first
     arrays["embedding"] *= 0
-    assert sorted(select_on_device(strategy, 30, arrays)[0].ids) == list(range(30))
+    assert sorted(select_on_device(strategy, 30, arrays)[0].ids) == first
 
 
 @pytest.mark.slow
@@ -180,10 +183,15 @@ def test_what_float64_cannot_hold_is_refused_in_words():
 
 
 @pytest.mark.slow
-def test_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch):
+def test_blocks_of_few_rows():
     """Rows are updated and solved in many blocks, the last one partial."""
-    monkeypatch.setattr("labelwise.shards.shard.DEVICE_BLOCK_BYTES", 1)
-    check_same(tuned(Bait(), min_solved=7, **SMALL), 30, problem(150, 3, 3, 2))
+    strategy, arrays = tuned(Bait(), min_solved=7, **SMALL), problem(150, 3, 3, 2)
+    want = lw.select(strategy, 30, **arrays)
+    with second_device():
+        _, pool, labelled = shards_for(strategy, Problem(arrays, np.arange(150), 30, device=AWAY))
+        got = strategy.select(pool.in_blocks(1), labelled, 30, Key(0))
+    assert list(got.ids) == list(want.ids)
+    assert np.allclose(got.scores, want.scores, rtol=1e-9, atol=1e-13)
 
 
 # ---- what a step stops at ------------------------------------------------------------------------------------------
@@ -341,13 +349,13 @@ def test_with_several_shards_of_an_accelerator_the_design_is_in_this_process(mon
     want = lw.select(Bait(), 10, **arrays)
     original = Shards.__init__
 
-    def halved(self: Any, shards: Any, journal: Any = None) -> None:
+    def halved(self: Any, shards: Any, *about: Any) -> None:
         found = list(shards)
         if len(found) == 1 and len(found[0]) == 60:
             (whole,) = found
             parts = (slice(0, 25), slice(25, 60))
             found = [type(whole)(whole.ids[p], {s: one[p] for s, one in whole.columns.items()}) for p in parts]
-        original(self, found, journal)
+        original(self, found, *about)
 
     monkeypatch.setattr(Shards, "__init__", halved)
     got, _ = select_on_device(Bait(), 10, arrays)
@@ -380,28 +388,16 @@ def test_memory_counts_what_steps_allocate():
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [12, 18, 22, 26, 30])
 def test_a_selection_that_was_killed_goes_on(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(journal, "EVERY", 0.0)
-    monkeypatch.setattr(journal, "SHARE", float("inf"))
-    strategy = tuned(Bait(), prune_period=5)
-    arrays, calls, stop = problem(80, 3, 4, 0), [0], [0]
+    strategy, arrays = tuned(Bait(), prune_period=5), problem(80, 3, 4, 0)
     want = lw.select(strategy, 15, **arrays)
-    original = Shards._run
-
-    def counting(self: Any, fn: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == stop[0]:
-            raise KeyboardInterrupt
-        return original(self, fn)
-
-    monkeypatch.setattr(Shards, "_run", counting)
-    load = torch.load  # the stand-in is no device that torch knows; its tensors come back to it by themselves
-    monkeypatch.setattr(torch, "load", lambda file, map_location, weights_only: load(file, weights_only=weights_only))
+    calls = count_runs(monkeypatch)
     select_on_device(strategy, 15, arrays, folder=tmp_path / "whole")
-    whole, calls[0], stop[0] = calls[0], 0, 2 * at
+    whole = calls[0]
+    calls[:] = 0, 2 * at
     assert whole > 62
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Killed):
         select_on_device(strategy, 15, arrays, folder=tmp_path / "journal")
-    calls[0], stop[0] = 0, 0
+    calls[:] = 0, 0
     got, _ = select_on_device(strategy, 15, arrays, folder=tmp_path / "journal")
     assert list(got.ids) == list(want.ids)
     assert calls[0] <= whole - 2 * at + 8  # no answer is computed twice

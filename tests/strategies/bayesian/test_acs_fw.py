@@ -14,6 +14,7 @@ from labelwise.strategies import AcsFw
 from labelwise.strategies.bayesian import acs_fw, frank_wolfe
 from labelwise.strategies.bayesian import reference as slow
 from labelwise.strategies.bayesian.kernels import torch as kernels
+from labelwise.verify.problems import by_lot
 from tuned import tuned
 
 
@@ -121,11 +122,11 @@ def test_what_frank_wolfe_does_not_find_is_filled_by_score():
     """Rows that all lie on one line: one weight fits the sum exactly, and no second step helps."""
     log_probs = np.repeat(slow.random_log_probs(np.random.default_rng(0), 1, 6, 3), 30, 0)
     got = lw.select("acs-fw", 7, log_probs=log_probs)
-    assert got.ids.tolist() == list(range(7))
+    assert got.ids.tolist() == by_lot(np.arange(30))[:7].tolist()
     assert got.notes["distinct"] == 1
     assert got.notes["filled_by_score"] == 6
     assert got.notes["stopped"] == "no step helps any more"
-    assert (got.weights == 1).all()  # rows that fill the batch have the smallest weight found
+    assert got.weights == pytest.approx(1, abs=1e-12)  # rows that fill the batch have the smallest weight found
 
 
 def test_the_number_of_steps_is_bounded():
@@ -188,14 +189,14 @@ def test_parameters_are_checked(kwargs: dict):
 
 
 def test_what_rounding_leaves_is_no_score():
-    """All rows on one line: one of them says all, and the rest of the batch is filled by id, whatever the last bits."""
+    """All rows on one line: one of them says all; the rest of the batch is filled by lot, whatever the last bits."""
     left = []
     for seed in range(8):
         rng = np.random.default_rng(seed)
         draws = np.repeat(slow.random_log_probs(rng, 211, 1, 4), 7, 1)
         got = lw.select("acs-fw", 20, log_probs=draws)
         assert got.notes["distinct"] < 4
-        free = [row for row in range(211) if row not in got.ids[: got.notes["distinct"]]]
+        free = [row for row in by_lot(np.arange(211)) if row not in got.ids[: got.notes["distinct"]]]
         assert got.ids[got.notes["distinct"] :].tolist() == free[: got.notes["filled_by_score"]]
         left.append(got.notes["objective"])
     assert any(left)  # of some something is left

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import labelwise as lw
 from labelwise.rng import Key
-from labelwise.selection.memory import Size
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shard, Shards
 from labelwise.shards.checkpoint import journal
 from labelwise.signals.spec import LogProbs
@@ -22,8 +22,9 @@ from labelwise.strategies.bayesian import frank_wolfe
 from labelwise.strategies.bayesian import reference as slow
 from labelwise.strategies.bayesian.kernels import torch as kernels
 from labelwise.strategies.bayesian.kernels.torch import Row, Run, Start, Tuning
+from labelwise.verify.problems import by_lot
 from second_device import AWAY, Away, second_device
-from tuned import tuned
+from tuned import AFTER_EVERY_ANSWER, tuned
 
 cuda = pytest.mark.gpu
 HUGE = 1 << 60  # an id that is no float64
@@ -172,7 +173,7 @@ def test_where_no_step_helps_or_too_many_do_the_loop_ends() -> None:
         got = select(draws_of("equal"), 7, device=AWAY)
         assert got.notes["stopped"] == "no step helps any more"
         assert got.notes["filled_by_score"] == 6
-        assert (got.ids == np.arange(7) + HUGE).all()
+        assert (got.ids == by_lot(np.arange(400) + HUGE)[:7]).all()
         got = select(draws_of("normal")[:, :2], 100, device=AWAY, tuning={"max_steps": 1})
         assert got.notes["stopped"] == "1 k steps"
         assert got.notes["steps"] == 100
@@ -194,7 +195,7 @@ def single_steps(path: frank_wolfe.Path, shard: Shard, k: int, max_steps: int, s
     while path.is_running(k, max_steps):
         score_N = (vectors_NJ * path.gap_J).sum(1) / sigma_N
         tied = (score_N >= score_N.max() - slack * score_N.max().abs()).nonzero()[:, 0]
-        row = tied[shard.ids[tied].argmin()]
+        row = tied[shard.lots[tied].argmin()]
         path.step(Row(int(shard.ids[row]), float(score_N[row]), vectors_NJ[row], float(sigma_N[row])))
     return path
 
@@ -280,7 +281,7 @@ def test_no_more_steps_are_made_than_asked_for(max_steps: int) -> None:
 
 
 @pytest.mark.parametrize(("apart", "slack"), [(0.0, 0.0), (1e-4, 1e-3)])
-def test_ties_go_to_the_smaller_id(apart: float, slack: float) -> None:
+def test_ties_are_broken_by_lot(apart: float, slack: float) -> None:
     """Copies, which are tied without slack, and rows that slack ties."""
     vectors_NJ, sigma_N, target_J, gap_J = problem_of(60)
     larger = 1 + apart * torch.arange(5.0, dtype=torch.float64).repeat_interleave(60)
@@ -288,7 +289,8 @@ def test_ties_go_to_the_smaller_id(apart: float, slack: float) -> None:
     path, _ = both(Problem(vectors_NJ, sigma_N.repeat(5), 5 * target_J, gap_J), 12, slack=slack)
     ids = ids_of(300)
     for row in path.sequence:
-        assert row == ids.view(5, 60)[:, (ids == row).nonzero()[0] % 60].min()
+        copies = ids.view(5, 60)[:, (ids == row).nonzero()[0] % 60]
+        assert row == copies[Key(0).lots(copies).argmin()]
 
 
 def test_the_rows_outside_are_looked_at_where_rounding_hides_the_highest(by_all: list[int]) -> None:
@@ -404,11 +406,8 @@ class Killed(BaseException):
 def test_a_killed_selection_resumes_with_the_next_run(
     tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "EVERY", 0.0)  # a state after every answer
-    monkeypatch.setattr(journal, "SHARE", float("inf"))
+    monkeypatch.setattr(journal.FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     strategy = tuned(AcsFw(), run=8)
-    load = torch.load  # the stand-in is rebuilt where it was, and torch knows no such place
-    monkeypatch.setattr(torch, "load", lambda *args, map_location=None, **more: load(*args, **more))
     log_probs = draws_of("copies")
     expected = lw.select(strategy, 30, log_probs=log_probs)
     with second_device():

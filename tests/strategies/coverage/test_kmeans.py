@@ -4,7 +4,6 @@ import torch
 
 from labelwise.rng import Key
 from labelwise.shards import Shards, shards_of
-from labelwise.shards import shard as shards_module
 from labelwise.signals.spec import Features
 from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.distance.reference import joint_law, sq_distances
@@ -82,15 +81,14 @@ def test_seeds_follow_kmeans_plus_plus():
     assert chi_square_p(list(seen.values()), list(law.values())) > 1e-7
 
 
-def test_the_same_clusters_for_any_block_shard_and_order(monkeypatch: pytest.MonkeyPatch):
+def test_the_same_clusters_for_any_block_shard_and_order():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(400, 4)).astype(np.float32)
     whole = _pool(x)
     cluster.kmeans(whole, F, 7, Key(1))
     expected = _numbers(whole)
     for count, size in ((1, 1), (2, 8 << 20), (5, 4000)):
-        monkeypatch.setattr(shards_module, "CPU_BLOCK_BYTES", size)
-        pool = _pool(x, count)
+        pool = _pool(x, count).in_blocks(size)
         cluster.kmeans(pool, F, 7, Key(1))
         assert np.array_equal(_numbers(pool), expected)
     order = rng.permutation(400)

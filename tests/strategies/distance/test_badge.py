@@ -18,6 +18,7 @@ from labelwise.strategies.distance.reference import (
     sq_distances,
 )
 from labelwise.verify.chi_square import chi_square_p
+from labelwise.verify.problems import by_lot
 
 ALARM = 1e-7  # the chance of a false alarm of one chi-square test; seeds are fixed
 NONE = Shards([])
@@ -167,9 +168,11 @@ def test_first_pick_is_the_longest_gradient_and_scores_are_distances(dtype: type
         assert np.allclose(got.scores[1:], expected, rtol=2e-4, atol=1e-6)
 
 
-def test_first_pick_is_tied_to_the_smallest_id():
+def test_ties_of_the_first_pick_are_broken_by_lot():
     probs, embedding = np.full((4, 2), 0.5), np.array([[1.0], [-3.0], [3.0], [3.0]])
-    assert lw.select("badge", 1, probs=probs, embedding=embedding, ids=[9, 8, 5, 6]).ids.tolist() == [5]
+    for seed in range(4):
+        ids = by_lot(np.arange(5, 9), seed)
+        assert lw.select("badge", 1, probs=probs, embedding=embedding, ids=ids, seed=seed).ids.tolist() == [ids[1]]
 
 
 @pytest.mark.slow

@@ -13,12 +13,13 @@ from labelwise.selection.backends import triton_refusal
 from labelwise.shards import Shards, shards_of
 from labelwise.signals.rows import sq_dist
 from labelwise.signals.spec import Embedding, HeadGrad, Probs
-from labelwise.strategies.distance import nearest
 from labelwise.strategies.distance.kernels import torch as torch_kernels
 from labelwise.strategies.distance.kernels.torch import ArrivalChance
 from labelwise.strategies.distance.nearest import NearestDistances, TorchBackend, TritonBackend, Tuning
 from labelwise.strategies.distance.reference import farthest_first
+from labelwise.verify.problems import by_lot
 from second_device import AWAY, second_device
+from tuned import changed
 
 E, G = Embedding(), HeadGrad(label="argmax")
 KINDS = ("normal", "clusters", "grid", "copies", "outlier", "equal", "line", "origin")
@@ -46,7 +47,7 @@ def _rows(kind: str, seed: int, n: int = 70, d: int = 3) -> np.ndarray:
 
 def _pool(x: np.ndarray, seed: int, probs: bool = False) -> Shards:
     rng = np.random.default_rng(seed)
-    ids = torch.from_numpy(rng.permutation(1000)[: len(x)])
+    ids = torch.from_numpy(by_lot(rng.permutation(1000)[: len(x)]))
     columns = {E: torch.from_numpy(x)}
     if probs:
         columns[Probs()] = torch.from_numpy(rng.normal(size=(len(x), 3)).round()).softmax(1)
@@ -65,12 +66,6 @@ class OneShard(TritonBackend):
         return torch_kernels
 
 
-@pytest.fixture
-def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "BACKENDS", (OneShard(),))
-
-
-@pytest.mark.usefixtures("one_shard")
 @pytest.mark.parametrize("lists", [(1, 1), (4, 16), (64, 2048)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_farthest_first_is_that_of_the_literal_algorithm(kind: str, lists: tuple[int, int]):
@@ -78,7 +73,7 @@ def test_farthest_first_is_that_of_the_literal_algorithm(kind: str, lists: tuple
         x = _rows(kind, seed, n=50)
         pool = _pool(x, seed)
         (ids,) = pool.map(lambda shard: shard.ids)
-        with NearestDistances(pool, E, Tuning(*lists)) as distances:
+        with NearestDistances(pool, E, Tuning(*lists), (OneShard(),)) as distances:
             distances.add(pool.take(ids[:1]))
             got = distances.farthest_first(len(x) - 1)  # to the last row
         slow = farthest_first(x, ids.numpy(), x[:0], len(x) - 1, taken=ids[:1].numpy())
@@ -89,16 +84,13 @@ def test_farthest_first_is_that_of_the_literal_algorithm(kind: str, lists: tuple
 @pytest.mark.parametrize("lists", [(2, 5), (8, 32)])
 @pytest.mark.parametrize("signal", [E, G], ids=["rows", "factors"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_key_draws_the_same_rows(
-    kind: str, signal: Embedding | HeadGrad, lists: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_same_key_draws_the_same_rows(kind: str, signal: Embedding | HeadGrad, lists: tuple[int, int]):
     for seed in range(2):
         x, found = _rows(kind, seed, n=50), []
         for backend in (TorchBackend(), OneShard()):
-            monkeypatch.setattr(nearest, "BACKENDS", (backend,))
             pool = _pool(x, seed, probs=True)
             (ids,) = pool.map(lambda shard: shard.ids)
-            with NearestDistances(pool, signal, Tuning(*lists)) as distances:
+            with NearestDistances(pool, signal, Tuning(*lists), (backend,)) as distances:
                 distances.add(pool.take(ids[3:4]))
                 found.append(distances.draw(len(x) - 1, Key(seed)))
         assert found[0].ids.tolist() == found[1].ids.tolist()
@@ -113,18 +105,17 @@ def test_chance_of_several_keys_is_that_of_each():
 
 
 @pytest.mark.parametrize("name", ["kcenter", "badge"])
-def test_strategies_note_the_backend_and_pick_the_same_by_each(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_strategies_note_the_backend_and_pick_the_same_by_each(name: str):
     rng = np.random.default_rng(0)
     inputs = {"embedding": rng.normal(size=(300, 5)), "probs": rng.dirichlet(np.ones(4), 300)}
     inputs = {key: inputs[key] for key in (("embedding",) if name == "kcenter" else inputs)}
     expected = lw.select(name, 90, seed=3, **inputs)
     assert expected.notes["backend"] == "torch"
-    monkeypatch.setattr(nearest, "BACKENDS", (OneShard(), TorchBackend()))
-    got = lw.select(name, 90, seed=3, **inputs)
+    strategy = changed(lw.strategies.get(name), backends=(OneShard(), TorchBackend()))
+    got = lw.select(strategy, 90, seed=3, **inputs)
     assert (got.ids.tolist(), got.notes["backend"]) == (expected.ids.tolist(), "one-shard")
 
 
-@pytest.mark.usefixtures("one_shard")
 @pytest.mark.parametrize("name", ["kcenter", "badge"])
 def test_nothing_of_the_list_is_left_on_the_cpu(name: str):
     """On a stand-in for a device whose tensors may not meet those of the CPU."""
@@ -134,7 +125,8 @@ def test_nothing_of_the_list_is_left_on_the_cpu(name: str):
     expected = lw.select(name, 40, seed=3, **here).ids.tolist()
     with second_device():
         there = {key: one.to(AWAY) for key, one in here.items()}
-        assert lw.select(name, 40, seed=3, **there).ids.tolist() == expected
+        strategy = changed(lw.strategies.get(name), backends=(OneShard(),))
+        assert lw.select(strategy, 40, seed=3, **there).ids.tolist() == expected
 
 
 def test_triton_is_refused_for_rows_on_a_cpu_and_on_a_device_that_is_not_cuda():
@@ -199,7 +191,7 @@ def test_a_row_that_arrives_often_has_its_list_drawn_again(monkeypatch: pytest.M
 
 @pytest.mark.skipif(not interpreted, reason="needs Triton with TRITON_INTERPRET=1")
 @pytest.mark.parametrize("name", ["kcenter", "badge"])
-def test_lists_in_one_shard_with_the_kernels_give_the_same_picks(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_lists_in_one_shard_with_the_kernels_give_the_same_picks(name: str):
     class Interpreted(TritonBackend):
         def supports(self, pool: Shards) -> str | None:
             return None
@@ -207,8 +199,7 @@ def test_lists_in_one_shard_with_the_kernels_give_the_same_picks(name: str, monk
     rng = np.random.default_rng(2)
     inputs = {"embedding": rng.normal(size=(120, 5)), "probs": rng.dirichlet(np.ones(4), 120)}
     expected = lw.select(name, 70, **inputs)
-    monkeypatch.setattr(nearest, "BACKENDS", (Interpreted(),))
-    got = lw.select(name, 70, **inputs)
+    got = lw.select(changed(lw.strategies.get(name), backends=(Interpreted(),)), 70, **inputs)
     assert (got.ids.tolist(), got.notes["backend"]) == (expected.ids.tolist(), "triton")
     np.testing.assert_allclose(got.scores, expected.scores, rtol=1e-9)
 

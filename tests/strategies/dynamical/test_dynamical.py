@@ -14,12 +14,14 @@ from torch import nn
 import labelwise as lw
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.pool import Pool
-from labelwise.signals.model.forward import ModelReader
+from labelwise.rng import Key
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.spec import Embedding, GradNorm, GradSketch, LossJvp, Probs
 from labelwise.strategies import Dynamical
 from labelwise.strategies.dynamical.reference import delta, greedy_batch, row_gradients
 from labelwise.strategies.uncertainty.reference import top_k
+from labelwise.verify.problems import Problem, shards_for
 
 GAMMAS = [0, 1, 2, 0.5, math.inf]
 
@@ -71,14 +73,14 @@ def test_terms_between_picks_change_the_picks():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_diverse_picks_do_not_depend_on_order_or_blocks(dtype, monkeypatch):
+def test_diverse_picks_do_not_depend_on_order_or_blocks(dtype):
     given_arrays = {key: np.tile(value, (3, 1) if value.ndim > 1 else 3) for key, value in arrays(1, 40).items()}
     given_arrays = {key: value.astype(dtype) for key, value in given_arrays.items()}
     ids, order = np.arange(120), np.random.default_rng(0).permutation(120)
     expected = lw.select(Dynamical(diverse=True), 20, **given_arrays, ids=ids)
-    monkeypatch.setattr("labelwise.shards.shard.CPU_BLOCK_BYTES", 1)
     mixed = {key: value[order] for key, value in given_arrays.items()}
-    assert lw.select(Dynamical(diverse=True), 20, **mixed, ids=ids[order]).ids.tolist() == expected.ids.tolist()
+    dynamical, pool, labelled = shards_for(Dynamical(diverse=True), Problem(mixed, ids[order], 20))
+    assert dynamical.select(pool.in_blocks(1), labelled, 20, Key(0)).ids.tolist() == expected.ids.tolist()
 
 
 def test_arguments_and_needs():

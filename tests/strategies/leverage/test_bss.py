@@ -98,7 +98,7 @@ def test_ours_takes_the_steps_of_the_reference():
         assert barrier.is_ended(energy) == ended
         if ended:
             break
-        pick = run.drawn[-1][0]
+        pick = run.draws[-1][0]
         barrier.add(energy, rows[pick : pick + 1], energy.forms(rows[pick : pick + 1]))
         assert np.allclose(barrier.matrix.numpy(), run.b)
         assert (barrier.upper, barrier.lower) == pytest.approx((run.u, run.l))
@@ -352,33 +352,27 @@ def test_near_misses_are_redrawn_and_far_ones_are_not():
     assert lw.select("bss", 60, embedding=x).notes["tries"] == 1
 
 
-def test_a_warm_start_is_about_labelled_and_new_rows_together():
+def test_a_batch_goes_where_the_labelled_rows_lack_something():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 3))
     labelled = rng.normal(size=(300, 3)) * [1.0, 1.0, 0.02]  # next to nothing along the third direction
-    strategy = lw.strategies.Bss(rank=4, warm=True)
+    strategy = lw.strategies.Bss(rank=4)
     warm = lw.select(strategy, 100, embedding=x, labelled={"embedding": labelled})
-    cold = lw.select(lw.strategies.Bss(rank=4), 100, embedding=x)
-    assert warm.notes["warm_rows"] == 300
+    cold = lw.select(lw.strategies.Bss(rank=4, warm=False), 100, embedding=x, labelled={"embedding": labelled})
+    assert (warm.notes["warm_rows"], cold.notes["warm_rows"]) == (300, 0)
     assert np.mean(x[warm.ids, 2] ** 2) > 1.3 * np.mean(x[cold.ids, 2] ** 2)
-    v = np.hstack([np.ones((2000, 1)), by_svd(x - x.mean(0))])
-    turn = np.linalg.lstsq(np.hstack([np.ones((2000, 1)), x]), v, rcond=None)[0]
-    past = np.hstack([np.ones((300, 1)), labelled]) @ turn
-    lam = np.linalg.eigvalsh(past.T @ past + (v[warm.ids] * warm.weights[:, None]).T @ v[warm.ids])
-    low, high = warm.notes["eigenvalues"]
-    assert lam[-1] / lam[0] == pytest.approx(high / low)
-    assert warm.notes["barriers"][0] < low < high < warm.notes["barriers"][1]
     assert abs(warm.weights.sum() / 100 - 1) < 0.5
     with pytest.raises(RowError, match="as in the pool"):
         lw.select(strategy, 100, basis=x, labelled={"embedding": labelled})
-    al = lw.Session(x, LogisticRegression(), lw.strategies.Bss(warm=True), classes=2)
+    al = lw.Session(x, LogisticRegression(), "bss", classes=2)
     for rows in (60, 60):
         picks = al.ask(rows)
         al.tell(picks.ids, (x[picks.ids, 0] > 0).astype(int))
     assert picks.notes["warm_rows"] == 60
-    assert al.estimate is None  # the weights are about labelled and new rows together
-    # without labelled rows it is the cold one
-    assert lw.select(strategy, 100, embedding=x).ids.tolist() == cold.ids.tolist()
+    assert al.batch_estimate is not None
+    # without labelled rows it is the one that starts at 0
+    alone = lw.strategies.Bss(rank=4, warm=False)
+    assert lw.select(strategy, 100, embedding=x).ids.tolist() == lw.select(alone, 100, embedding=x).ids.tolist()
 
 
 def test_an_array_takes_the_place_of_the_map():
@@ -417,7 +411,6 @@ def test_bad_parameters_are_named(bad: dict, text: str):
 def test_first_batch_only_without_a_model():
     assert not lw.strategies.Bss().cold
     assert lw.strategies.Bss(basis="random_features").cold
-    assert not lw.strategies.Bss(basis="random_features", warm=True).cold
     recipe = lw.recipes.get(lw.strategies.Bss(basis=Basis(map="tangent", width=8)))
     assert recipe.start is recipe.strategy
     settings = json.loads(json.dumps(recipe.settings()))
@@ -442,3 +435,18 @@ def test_a_weighted_fit_beats_uniform_rows_on_heavy_tails():
             found.append(np.mean((x @ beta - y) ** 2) / floor - 1)
     assert np.median(ours) < 0.7 * np.median(uniform)
     assert sum(a < b for a, b in zip(ours, uniform)) >= 9
+
+
+@pytest.mark.parametrize("power", [-665, -500, 500, 665])  # from 1e-200 to 1e200
+@pytest.mark.parametrize("name", ["bss", "leverage", "volume"])
+@pytest.mark.parametrize("basis", ["last_layer", "polynomial", "array"])
+def test_the_scale_of_the_features_does_not_matter(name: str, basis: str, power: int):
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    strategy = lw.strategies.get(name) if basis == "array" else replace(lw.strategies.get(name), basis=basis)
+    array = "basis" if basis == "array" else "embedding"
+    wanted = lw.select(strategy, 60, **{array: x})
+    found = lw.select(strategy, 60, **{array: x * 2.0**power})
+    assert found.ids.tolist() == wanted.ids.tolist()
+    assert found.weights == pytest.approx(wanted.weights, rel=1e-6)
+    assert found.notes["rank"] == wanted.notes["rank"] > 2
+    assert found.notes["rho_holdout"] == pytest.approx(wanted.notes["rho_holdout"])

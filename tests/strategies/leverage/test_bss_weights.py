@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 import labelwise as lw
@@ -69,6 +69,26 @@ def test_scikit_learn_gets_sample_weights():
 # --- the sampler -----------------------------------------------------------------------------------------------------
 
 
+def test_the_recipe_is_algorithm_1_and_unweighted_training_is_the_variant():
+    """Step 6 is a weighted fit: with the joint weights of all rounds, by default for this recipe alone."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_t(2.5, size=(400, 3)).astype("f4")
+    y = x @ np.ones(3) + np.abs(x[:, 0]) * x[:, 0] + rng.normal(size=400)
+    for recipe, weights, weighted in (("bss", None, True), ("bss", False, False), ("leverage", None, False)):
+        al = lw.Session(x, LinearRegression(), recipe, task="regress", seed=0, weights=weights)
+        for _ in range(3):
+            picks = al.ask(30)
+            al.tell(picks.ids, y[picks.ids])
+        ids = al.ledger.labelled.numpy()
+        joint = al.ledger.joint_weights(400).numpy()
+        assert joint.std() > 0.2
+        wanted = LinearRegression().fit(x[ids], y[ids], sample_weight=joint if weighted else None)
+        other = LinearRegression().fit(x[ids], y[ids], sample_weight=None if weighted else joint)
+        found = np.asarray(al.predict(ids=np.arange(400)))
+        assert np.abs(found - wanted.predict(x)).max() < 1e-3
+        assert np.abs(found - other.predict(x)).max() > 0.1
+
+
 def test_rows_are_drawn_in_proportion_to_their_weights():
     rate = torch.tensor([0.0, 1.0, 2.0, 5.0, 9.0])
     at = torch.tensor([0, 1, 3, 4])
@@ -114,13 +134,11 @@ def test_never_both():
 def test_the_sampler_repeats_itself_and_watches_held_out_rows_by_weight():
     pool = Pool.of(X)
     labels, weights = torch.from_numpy(Y), torch.rand(300, generator=Key(0).generator(), dtype=torch.float64)
-    learner = lw.TorchLearner(nn.Linear(4, 2), sampler="weights", epochs=5, holdout_from=100)
+    learner = lw.TorchLearner(nn.Linear(4, 2), sampler="weights", epochs=5, holdout=0.1, holdout_from=100)
     fits = [learner.fit(pool, pool.ids, labels, weights=weights, classes=2, key=Key(1)).reader.model for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(fits[0].parameters(), fits[1].parameters()))
     fit = learner.fit(pool, pool.ids, labels, weights=weights, classes=2, key=Key(1))
-    from labelwise.train.torch.data import split_holdout
-
-    _, out = split_holdout(pool.ids, labels, 0.1, Key(1).fold("holdout"))
+    out = fit.held_out
     with torch.no_grad():
         loss = nn.functional.cross_entropy(fit.reader.model(torch.from_numpy(X[out])), labels[out], reduction="none")
     expected = float((loss * weights[out]).sum() / weights[out].sum())

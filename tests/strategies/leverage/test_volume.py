@@ -18,6 +18,7 @@ from labelwise.strategies.leverage.weighted_batch import Draws
 from labelwise.strategies.leverage.weighted_sampling import PoissonSampler
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.chi_square import chi_square_p
+from labelwise.verify.problems import by_lot
 from tuned import tuned
 
 
@@ -78,30 +79,31 @@ def test_the_weighted_fit_is_unbiased():
 def test_greedy_picks_are_those_of_the_slow_reference(kind: str, short: int):
     strategy = tuned(lw.strategies.Volume(rank=4, rule="greedy"), list_numbers=0, min_listed=short)
     rng = np.random.default_rng(short)
-    psi, ids = features(kind, 90, 4, rng), rng.permutation(500)[:90] - 100
-    order = ids.argsort()
-    slow, gains = greedy_design(by_svd(psi)[order], 45)
+    psi, ids = features(kind, 90, 4, rng), by_lot(rng.permutation(500)[:90] - 100)
+    slow, gains = greedy_design(by_svd(psi), 45)
     for count in (1, 3):
         pool = shards_of(torch.as_tensor(ids), {Basis(): torch.as_tensor(psi)}, count)
         got = strategy.select(pool, Shards([]), 45, Key(0))
-        assert got.ids.tolist() == ids[order][slow].tolist()
+        assert got.ids.tolist() == ids[slow].tolist()
         assert np.allclose(got.scores, gains, rtol=1e-7)
         assert got.notes["log_det"] == pytest.approx(np.log1p(gains).sum())
         assert (got.weights == 1).all()
         assert all("d_optimal" not in shard.state for shard in pool._shards)
 
 
-def test_greedy_takes_the_smallest_of_equal_rows_and_needs_few_sweeps():
+def test_greedy_breaks_ties_by_lot_and_needs_few_sweeps():
     copies = np.tile(np.eye(3), (40, 1))
-    got = lw.select(lw.strategies.Volume(rank=3, rule="greedy"), 15, basis=copies)
-    assert got.ids.tolist() == list(range(15))  # one of each direction in turn, the smallest ids first
-    single = lw.select(lw.strategies.Volume(rank=3, rule="greedy"), 15, basis=copies.astype("f4"), seed=5)
-    assert single.ids.tolist() == got.ids.tolist()  # no chance in it
+    for seed, dtype in ((0, "f8"), (5, "f4")):
+        ids = by_lot(np.arange(120), seed)
+        got = lw.select(lw.strategies.Volume(rank=3, rule="greedy"), 15, basis=copies.astype(dtype), ids=ids, seed=seed)
+        assert got.ids.tolist() == ids[:15].tolist()  # one of each direction in turn
     rare = np.eye(3)[np.array([0] * 300 + [1] * 20 + [2] * 80)]  # rows are equal, directions are not
     slow, _ = greedy_design(by_svd(rare), 60)
+    ids = by_lot(np.arange(400))
     for count in (1, 4):
-        pool = shards_of(torch.arange(400), {Basis(): torch.as_tensor(rare)}, count)
-        assert lw.strategies.Volume(rank=3, rule="greedy").select(pool, Shards([]), 60, Key(0)).ids.tolist() == slow
+        pool = shards_of(torch.as_tensor(ids), {Basis(): torch.as_tensor(rare)}, count)
+        got = lw.strategies.Volume(rank=3, rule="greedy").select(pool, Shards([]), 60, Key(0))
+        assert got.ids.tolist() == ids[slow].tolist()
     x = features("heavy", 3000, 10, np.random.default_rng(0))
     many = lw.select(lw.strategies.Volume(rank=10, rule="greedy"), 300, basis=x)
     assert many.notes["sweeps"] == 0  # all are on the short list

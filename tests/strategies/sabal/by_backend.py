@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 import labelwise as lw
+from labelwise.rng import Key
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding, LabelProbs, LogProbs, Probs
 from labelwise.strategies import Sabal
+from tuned import changed
 
 
 @dataclass(frozen=True)
@@ -39,4 +41,5 @@ def select(strategy: Sabal, k: int, inputs: dict[str, np.ndarray], backend: Any)
     columns = {signals[name]: torch.as_tensor(values) for name, values in inputs.items()}
     rows = next(iter(columns.values()))
     pool = shards_of(torch.arange(len(rows), device=rows.device), columns)
-    return strategy.solve(pool, k, (Always(backend),))
+    chosen = changed(strategy, backends={strategy.solver: (Always(backend),)})
+    return chosen.select(pool, shards_of(torch.arange(0), {}), k, Key(0))

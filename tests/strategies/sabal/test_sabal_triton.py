@@ -86,7 +86,23 @@ def test_iht(alpha: float, beta: float, rule: Any, dtype: Any) -> None:
         expected = select(strategy, 17, inputs, GraphIht(IterationTuning()))
         _same(got, expected, 1e-7)
         assert got.notes["iterations"] == expected.notes["iterations"]
-        assert got.notes["share"] == pytest.approx(expected.notes["share"], rel=1e-6)
+        for note in ("share", "share_after"):
+            assert got.notes[note] == pytest.approx(expected.notes[note], rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.7])
+def test_a_share_of_the_variance(share: float) -> None:
+    inputs = _inputs(5, 1, torch.float64)
+    for solver, ours, plain in (
+        ("greedy", TritonGreedy(SMALL), GraphGreedy(StepTuning())),
+        ("iht", TritonIht(SMALL, chunk=2), GraphIht(IterationTuning())),
+    ):
+        strategy = Sabal(solver, beta=0.1, iterations=9, variance_share=share)  # type: ignore[arg-type]
+        got, expected = select(strategy, 11, inputs, ours), select(strategy, 11, inputs, plain)
+        _same(got, expected, 1e-7)
+        assert got.notes["alpha"] == expected.notes["alpha"]
+        assert got.notes["share"] == pytest.approx(share, rel=1e-5)
+        assert got.notes["share_after"] == pytest.approx(expected.notes["share_after"], rel=1e-6)
 
 
 def test_nothing_changes_once_a_loop_has_stopped() -> None:

@@ -26,11 +26,10 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError
-from labelwise.registry import register
+from labelwise.registry import get, register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import Size
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Embedding, Label, Needs, Probs
 
@@ -70,7 +69,7 @@ class Albl(Strategy):
             raise ArgumentError(f"Albl(arms=...) are names of at least two different strategies, not {self.arms!r}")
         if not 0 < self.delta < 1:
             raise ArgumentError(f"Albl(delta=...) is above 0 and below 1, not {self.delta!r}")
-        needs = [self._arm(name).needs for name in self.arms]
+        needs = [get(name).needs for name in self.arms]
         if any(need.history for need in needs):
             raise ArgumentError("Albl(arms=...): an arm that learns from its own history cannot be one of several")
         pool = tuple(dict.fromkeys(signal for need in needs for signal in need.pool))
@@ -84,14 +83,14 @@ class Albl(Strategy):
         return None  # rewards are of classes
 
     def memory(self, size: Size) -> int:
-        return max(self._arm(name).memory(size) for name in self.arms)
+        return max(get(name).memory(size) for name in self.arms)
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
         weights, reward = self._weights(labelled)
         least = 1 / (10 * len(self.arms))
         p = [(1 - len(self.arms) * least) * weight / sum(weights) + least for weight in weights]
         arm = _draw_index(p, key.fold("arm"))
-        picks = self._arm(self.arms[arm]).select(pool, labelled, k, key.fold("batch"))
+        picks = get(self.arms[arm]).select(pool, labelled, k, key.fold("batch"))
         notes = {
             "arm": self.arms[arm],
             "probability": p[arm],
@@ -132,11 +131,6 @@ class Albl(Strategy):
             return total
 
         return float(labelled.sum(correct)) / labelled.n
-
-    def _arm(self, name: str) -> Strategy:
-        from labelwise import strategies  # that module imports this one
-
-        return strategies.get(name)
 
 
 def _draw_index(p: list[float], key: Key) -> int:

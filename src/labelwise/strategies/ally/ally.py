@@ -31,10 +31,9 @@ from labelwise.errors import ArgumentError, NeedError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import DualEmbedding, Duals, Embedding, Needs
@@ -115,7 +114,7 @@ class Ally(Strategy):
             if self.cap is not None:
                 notes["above_cap"] = above_cap
             with stage(SCORING, 1.0):
-                ids = self._select_ids(pool, k, head is not None and head.is_constant, key, notes)
+                ids = self._select_ids(pool, k, key, notes)
             scores = pool.take(ids).tensor(DUALS)
         finally:
             pool.map(_clear)
@@ -137,19 +136,18 @@ class Ally(Strategy):
         x_LD, dual_L = (torch.cat([block.tensor(signal).cpu() for block in blocks]) for signal in (EMBEDDING, DUALS))
         return self.head.fit(x_LD, dual_L, torch.cat([block.ids.cpu() for block in blocks]), key.fold("head"))
 
-    def _select_ids(self, pool: Shards, k: int, is_constant: bool, key: Key, notes: dict[str, Any]) -> Tensor:
+    def _select_ids(self, pool: Shards, k: int, key: Key, notes: dict[str, Any]) -> Tensor:
         """Ids of k rows by the duals in the shards; adds to `notes`."""
         if self.diversity == "kmeans++":
             return _kmeans_plus_plus(pool, k, key.fold("kmeans++"))
         if self.diversity == "perturb":
             return pool.best(functools.partial(_perturbed, key.fold("perturb")), k).ids
-        score = functools.partial(_random, key.fold("tie")) if is_constant else _dual
         clusters = min(k, k if self.clusters is None else self.clusters)
         if self.diversity == "none" or clusters == 1:
-            return pool.best(score, k).ids
+            return pool.best(_dual, k).ids
         with centred(pool, EMBEDDING):
             found = len(cluster.kmeans(pool, EMBEDDING, clusters, key.fold("clusters")))
-        best, filled = topk_in_clusters(pool, score, k, k // clusters)
+        best, filled = topk_in_clusters(pool, _dual, k, k // clusters)
         notes["clusters"] = found
         if filled:
             notes["filled"] = filled
@@ -192,10 +190,6 @@ def _clear(shard: Shard) -> None:
 
 def _dual(shard: Shard) -> Tensor:
     return shard.made[DUALS]
-
-
-def _random(key: Key, shard: Shard) -> Tensor:
-    return key.uniform(shard.ids)
 
 
 def _perturbed(key: Key, shard: Shard) -> Tensor:

@@ -15,7 +15,7 @@ Score = Callable[[Shard], Tensor]
 
 
 def topk_in_clusters(pool: Shards, score: Score, k: int, per_cluster: int) -> tuple[Best, int]:
-    """The k rows of highest score, at most `per_cluster` from each cluster; ties go to the smaller id.
+    """The k rows of highest score, at most `per_cluster` from each cluster, ties by lot.
 
     Where that gives fewer than k rows (empty clusters, or k is no multiple of the clusters), the highest of the other
     rows fill the batch whatever their cluster.
@@ -31,8 +31,9 @@ def topk_in_clusters(pool: Shards, score: Score, k: int, per_cluster: int) -> tu
     """
     parts = pool.map(functools.partial(_candidates, score, per_cluster))
     ids_M, score_M, cluster_M = (torch.cat([part[i].cpu() for part in parts]) for i in range(3))
-    first = _first_in_clusters(ids_M, score_M, cluster_M, per_cluster)
-    by_score = first[order_by_value(ids_M[first], score_M[first])][:k]
+    lots_M = pool.ties.lots(ids_M)
+    first = _first_in_clusters(lots_M, score_M, cluster_M, per_cluster)
+    by_score = first[order_by_value(lots_M[first], score_M[first])][:k]
     ids, values = ids_M[by_score], score_M[by_score]
     missing = k - len(ids)
     if missing:
@@ -44,13 +45,13 @@ def topk_in_clusters(pool: Shards, score: Score, k: int, per_cluster: int) -> tu
 def _candidates(score: Score, per_cluster: int, shard: Shard) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, scores and clusters of the `per_cluster` best rows of each cluster in this shard."""
     score_N, cluster_N = score(shard), shard.state["cluster"]
-    first = _first_in_clusters(shard.ids, score_N, cluster_N, per_cluster)
+    first = _first_in_clusters(shard.lots, score_N, cluster_N, per_cluster)
     return shard.ids[first], score_N[first], cluster_N[first]
 
 
-def _first_in_clusters(ids_N: Tensor, score_N: Tensor, cluster_N: Tensor, per_cluster: int) -> Tensor:
+def _first_in_clusters(lots_N: Tensor, score_N: Tensor, cluster_N: Tensor, per_cluster: int) -> Tensor:
     """Positions of the `per_cluster` best rows of each cluster."""
-    order = order_by_value(ids_N, score_N)
+    order = order_by_value(lots_N, score_N)
     order = order[cluster_N[order].argsort(stable=True)]
     sorted_N = cluster_N[order]
     start_N = torch.searchsorted(sorted_N, sorted_N)  # where the cluster of each row begins

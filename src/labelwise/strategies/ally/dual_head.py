@@ -140,11 +140,6 @@ class FittedHead:
         self._constant = constant
         self.notes = notes
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the prediction is the same for every row."""
-        return self._net is None
-
     def __call__(self, embedding_BD: Tensor) -> Tensor:
         x_BD = embedding_BD.double()
         if self._net is None:

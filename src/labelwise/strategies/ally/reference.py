@@ -16,8 +16,8 @@ def duals(losses: list[list[float]], epsilon: float, eta: float) -> list[list[fl
 
 
 def topk_in_clusters(scores: np.ndarray, clusters: np.ndarray, ids: np.ndarray, k: int, per_cluster: int) -> list[int]:
-    """Rows by falling score, ties to the smaller id: at most `per_cluster` from each cluster, then any."""
-    order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
+    """Ids by falling score, ties to the earlier row: at most `per_cluster` from each cluster, then any."""
+    order = sorted(range(len(ids)), key=lambda i: -scores[i])
     used: dict[int, int] = {}
     picked: list[int] = []
     for i in order:

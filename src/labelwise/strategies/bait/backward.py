@@ -33,7 +33,7 @@ class Removal:
         self._state, self._tuning = state, tuning
 
     def begin(self, factors: Factors, design: Design) -> None:
-        """Compute P and Q of these rows, by rising id, where the tables of the design are."""
+        """Compute P and Q of these rows, by rising lot, where the tables of the design are."""
         state, count = self._state, len(factors.h_ND)
         state["h"] = factors.h_ND
         if factors.p_NC is not None:
@@ -72,13 +72,13 @@ class Removal:
             self._compact()
 
     def _candidates(self) -> Candidates:
-        """The rows for steps on a device; ties go to the largest id."""
+        """The rows for steps on a device; of tied rows the largest lot is removed."""
         state = self._state
-        arrays = state["P"], state["Q"], state["traces"], state["removed"], -state["position"]
+        arrays = state["P"], state["Q"], state["traces"], state["removed"], -state["position"], state["position"]
         return Candidates(*arrays, self._blocks(), self._factors)
 
     def _remove_best(self) -> Factors:
-        """Remove the row that raises the trace least; ties go to the largest id."""
+        """Remove the row that raises the trace least; of tied rows the largest lot."""
         state = self._state
         rise_M = torch.full_like(state["traces"][:, 0], torch.inf)
         floor_M = state["traces"][:, 1].masked_fill(state["removed"], torch.inf)  # (I - P)^-1 >= I

@@ -30,11 +30,10 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import Size
 from labelwise.selection.parameters import whole
 from labelwise.selection.progress import stage
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Embedding, Needs, Probs
 from labelwise.strategies.bait.design import FLUSH_BLOCK, Design

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labelwise.io.values import storable
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, Probs
@@ -170,6 +171,7 @@ def rows_in_cache(classes: int) -> int:
     return max(32, CPU_CACHE_BYTES // (16 * rank * (classes + 2 * rank)))
 
 
+@storable
 class Update:
     """The change of P and Q of other rows when one row is added (sign -1) or removed (+1)."""
 

@@ -108,8 +108,12 @@ class Search:
         """
         return []
 
+    def by_lot(self, ids: Tensor) -> Tensor:
+        """These ids in the order of their lots."""
+        return ids[self._pool.ties.lots(ids).argsort()]
+
     def begin_removal(self, ids: Tensor) -> None:
-        """Compute P and Q of these rows, which are in the design."""
+        """Compute P and Q of these rows, which are in the design; `ids` are in the order of their lots."""
         reader = self._problem.reader
         blocks = [reader.read(self._pool.take(part).to(CPU)) for part in ids.split(SOLVE_BLOCK)]
         self._removal = backward.Removal({}, self.tuning)
@@ -237,7 +241,7 @@ def _threshold(search: Search, picked: list[tuple[int, float]]) -> float:
 
 def backward_search(search: Search, rows: list[int], k: int) -> set[int]:
     """Remove all but k of these rows, each the one that raises the trace least. Returns the ids that remain."""
-    ids = torch.tensor(rows).sort().values
+    ids = search.by_lot(torch.tensor(rows))
     count = len(ids) - k
     if not count:
         return set(rows)

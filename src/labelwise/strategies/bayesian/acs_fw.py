@@ -7,7 +7,7 @@ weights, a row is the vector of its expected log-likelihood under each draw,
     L_n[k] = K^-1/2 ( sum_y q_ny log p_k(y | x_n) + entropy H[q_n] ),   sigma_n = sqrt(|L_n|^2 + 1e-6)
 
 and Frank-Wolfe finds weights w >= 0 with sum_n sigma_n w_n = sigma = sum_n sigma_n that bring L_w = sum_n w_n L_n
-near to L = sum_n L_n:
+close to L = sum_n L_n:
 
     f = argmax_n <L_n, L - L_w> / sigma_n      a = (sigma / sigma_f) L_f      gamma = <a - L_w, L - L_w> / |a - L_w|^2
     w <- (1 - gamma) w + gamma (sigma / sigma_f) e_f                          L_w <- (1 - gamma) L_w + gamma a
@@ -16,7 +16,7 @@ until k rows have a positive weight. Cost: N K C, and at most N K for each step,
 most steps read sketches of the rows instead, of K / 16 numbers, and few rows in full (frank_wolfe.py). On an
 accelerator a step is that product, and the host waits for none of them (kernels/torch.py).
 Departs from the paper: gamma is between 0 and 1, so that no weight is negative; a probability below 1e-12 counts as
-1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step, or by id
+1e-12; after 20 k steps, or when no step helps any more, the batch is filled by the score of the last step, or by lot
 where that score is rounding alone.
 """
 
@@ -36,8 +36,7 @@ from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.backends import is_accelerator
-from labelwise.selection.memory import Size
-from labelwise.selection.strategy import Growth, tie_tolerance
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import LogProbs, Needs
 from labelwise.strategies.bayesian.frank_wolfe import (
@@ -108,7 +107,7 @@ class AcsFw(Strategy):
         project_KJ = None if self.projections is None else _projection(draws, self.projections, key.fold("projection"))
         try:
             pool.map(functools.partial(_vectors, self.entropy, project_KJ))
-            path = frank_wolfe(pool, k, self.tuning.max_steps * k, tie_tolerance(pool), self.tuning)
+            path = frank_wolfe(pool, k, self.tuning.max_steps * k, pool.tie_tolerance(), self.tuning)
             weight = path.weights()
             fill = k - len(weight)
             rest = pool.best(functools.partial(_fill_score, _fill_gap(path), [*weight]), fill) if fill else None

@@ -27,6 +27,7 @@ class Bald(Scored):
     """Selects the rows about whose label the draws of the model disagree most."""
 
     name = "bald"
+    also = ("mutual-information",)
     picks = "most information about the weights"
     reason = "Versions of the model disagree on this one."
     needs = Needs(pool=(LogProbs(),))

@@ -32,11 +32,10 @@ from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.backends import is_accelerator
-from labelwise.selection.memory import Size
 from labelwise.selection.parameters import flag, whole
 from labelwise.selection.progress import tick
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Best, Shard, Shards
 from labelwise.shards.devices import to_device
 from labelwise.signals.spec import LogProbs, Needs
@@ -134,7 +133,7 @@ class BatchBald(Strategy):
         if self.strict or not count or count >= pool.n:
             return pool
         rows = pool.take(pool.best(_bald, count).ids)
-        return Shards([Shard(rows.ids, rows.columns)])
+        return Shards([Shard(rows.ids, rows.columns)]).with_ties(pool.ties)
 
     def _greedy(self, pool: Shards, k: int, key: Key) -> _Greedy:
         draws = max(pool.map(lambda shard: shard.columns[DRAWS].shape[1]))
@@ -180,15 +179,15 @@ class _Greedy(NamedTuple):
 
 
 def _next(pool: Shards, joint: Joint | None, tuning: Tuning) -> tuple[Best, int]:
-    """The row of highest gain, ties to the smaller id, and how many rows were evaluated.
+    """The row of highest gain, ties by lot, and how many rows were evaluated.
 
     A row cannot be the next pick, and is not evaluated, where its gain of an earlier step or its gain by a coarse joint
     is below the best gain of this step.
     """
     if joint is None:  # the gain of the first pick is BALD, which every row has already
         top = float(pool.best(_gain, 1).values[0])
-        first = [ids for ids in pool.map(functools.partial(_smallest_id, top - TIED)) if len(ids)]
-        return _select(pool, torch.cat(first).min()[None], top), 0
+        first = torch.cat(pool.map(functools.partial(_smallest_lot, top - TIED)))
+        return _select(pool, _by_lot(pool, first)[:1], top), 0
     ids, gains = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
     coarse, evaluated, top = joint.coarse(tuning.groups), 0, -math.inf
     # On an accelerator the host waits for each answer, and a few hundred rows take as long as one.
@@ -213,7 +212,11 @@ def _next(pool: Shards, joint: Joint | None, tuning: Tuning) -> tuple[Best, int]
         pool.map(functools.partial(_write, candidates, evaluated_gain))
         size = min(2 * size, tuning.most)
     pool.map(functools.partial(_write, ids, gains))
-    return _select(pool, ids[gains >= top - TIED].min()[None], top), evaluated
+    return _select(pool, _by_lot(pool, ids[gains >= top - TIED])[:1], top), evaluated
+
+
+def _by_lot(pool: Shards, ids: Tensor) -> Tensor:
+    return ids[pool.ties.lots(ids).argsort()] if len(ids) > 1 else ids
 
 
 def _select(pool: Shards, pick: Tensor, gain: float) -> Best:
@@ -239,9 +242,10 @@ def _gain(shard: Shard) -> Tensor:
     return shard.state["gain"]
 
 
-def _smallest_id(floor: float, shard: Shard) -> Tensor:
-    """The smallest id of the rows whose gain is at least `floor`, if there is one."""
-    return shard.ids[shard.state["gain"] >= floor].sort().values[:1].cpu()
+def _smallest_lot(floor: float, shard: Shard) -> Tensor:
+    """The id of the row of smallest lot whose gain is at least `floor`, if there is one."""
+    tied = (shard.state["gain"] >= floor).nonzero()[:, 0]
+    return shard.ids[tied[shard.lots[tied].argsort()[:1]]].cpu()
 
 
 def _write(ids: Tensor, gains: Tensor, shard: Shard) -> None:

@@ -130,7 +130,7 @@ class Path:
 
 
 def frank_wolfe(pool: Shards, k: int, max_steps: int, slack: float, tuning: Tuning) -> Path:
-    """Steps until k rows have a positive weight, `max_steps` are done, or none helps; ties go to the smaller id.
+    """Steps until k rows have a positive weight, `max_steps` are done, or none helps; ties are broken by lot.
 
     Args:
         pool: rows with "vector" (n, J) and "sigma" (n,) in their state.
@@ -201,7 +201,7 @@ class SketchSteps:
         while len(guess.rows) < min(self._tuning.lookahead, max_steps):
             estimate = first.estimate(_Gap(self._basis_WJ, gap_J))
             found = self._pool.map(functools.partial(guess_row, estimate, self._slack))
-            row = _highest([row for row, _ in found], self._slack)
+            row = _highest([row for row, _ in found], self._slack, self._pool.ties)
             guess.rows.append(row)
             guess.gaps.append(gap_J)
             gap_J, gamma = path.next_gap(row, gap_J)
@@ -222,7 +222,7 @@ class SketchSteps:
         """Take the guessed steps while they are right, and the right one where they are not. Returns how many were."""
         shards = self._pool.map(functools.partial(highest_marked, torch.stack(guess.gaps), self._slack))
         for number, row in enumerate(guess.rows):
-            best = _highest([one for found in shards for one in found[number]], self._slack)
+            best = _highest([one for found in shards for one in found[number]], self._slack, self._pool.ties)
             if best.id != row.id:
                 path.step(self._with_vector(best))
                 return number
@@ -275,10 +275,11 @@ class _Guess(NamedTuple):
     moves: list[tuple[Tensor, float]]
 
 
-def _highest(rows: list[R], slack: float) -> R:
-    """The row of highest score, ties to the smaller id."""
+def _highest(rows: list[R], slack: float, ties: Key) -> R:
+    """The row of highest score, ties by lot."""
     top = max(row.score for row in rows)
-    return min((row for row in rows if row.score >= top - slack * abs(top)), key=lambda row: row.id)
+    tied = [row for row in rows if row.score >= top - slack * abs(top)]
+    return tied[int(ties.lots(torch.tensor([row.id for row in tied])).argmin())] if len(tied) > 1 else tied[0]
 
 
 class _Gap:

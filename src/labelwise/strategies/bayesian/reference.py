@@ -47,7 +47,7 @@ def batch_information(probs: np.ndarray) -> float:
 
 
 def batchbald(log_probs: np.ndarray, k: int) -> tuple[list[int], list[float]]:
-    """Plain greedy with every joint entropy enumerated; ties (1e-9) to the smaller index."""
+    """Plain greedy with every joint entropy enumerated; ties (1e-9) to the earlier row."""
     probs = np.exp(log_probs)
     selected: list[int] = []
     gains: list[float] = []

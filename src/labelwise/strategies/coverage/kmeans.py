@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from labelwise.rng import Key
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage, tick
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.exact_sum import add_at
 from labelwise.signals.spec import Signal
@@ -70,6 +70,8 @@ def _seeds(pool: Shards, signal: Signal, clusters: int, key: Key) -> Tensor:
             distances.add(pool.take(ids))
             rest = distances.draw(clusters - 1, key.fold("seeds"))
             ids = torch.cat([ids, rest.ids[rest.values > 0]])  # clusters of copies of a seed would be empty
+        else:
+            distances.begin()  # which checks the values
     return pool.take(ids).tensor(signal).double().cpu()
 
 

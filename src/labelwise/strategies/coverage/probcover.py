@@ -3,7 +3,7 @@
 Yehuda, Dekel, Hacohen and Weinshall, "Active learning through a covering lens", NeurIPS 2022, algorithm 1. Row u is
 covered when a labelled or picked row lies within delta of it in feature space.
 
-    pick = argmax_i #{u not covered : |x_i - x_u| <= delta}, ties to the smaller id
+    pick = argmax_i #{u not covered : |x_i - x_u| <= delta}, ties by lot
 
 delta is just short of the radius at which less than a share `purity` of the balls contain rows of one cluster only,
 clusters found by k-means with `classes` centres (section 4 of the paper). A ball around i is pure exactly while its
@@ -32,10 +32,9 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage, tick
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
 from labelwise.shards.devices import to_device
 from labelwise.signals.rows import Rows, checked_norm, sq_dist
@@ -183,10 +182,11 @@ class ProbCover(Strategy):
             counts = counts[counts > 0]
             length = max(1, int((counts.cumsum(0) <= self.tuning.list_pairs).sum()))
             listed = best.ids[:length]
-            next_best = (float(best.values[length]), int(best.ids[length])) if length < len(best.ids) else None
+            lots = pool.ties.lots(best.ids)
+            next_best = (float(best.values[length]), int(lots[length])) if length < len(best.ids) else None
             found = pool.map(functools.partial(_uncovered_pairs, index, pool.take(listed)))
             ball, row = (torch.cat([part[i].cpu() for part in found]) for i in (0, 1))
-            picks = cover_from_list(listed, ball, row, next_best, k - len(ids))
+            picks = cover_from_list(listed, lots[:length], ball, row, next_best, k - len(ids))
             assert picks.ids, "counts are exact: the first of the list is ahead"
             ids += picks.ids
             scores += picks.scores

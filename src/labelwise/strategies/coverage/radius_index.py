@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelwise.rng import Key
 from labelwise.selection.backends import is_accelerator
-from labelwise.selection.memory import Size
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shards
 from labelwise.signals.rows import Rows, sq_norm
 from labelwise.signals.spec import Signal

@@ -28,7 +28,10 @@ def typiclust(
     k: int,
     neighbours: int = 20,
 ) -> list[int]:
-    """Picks for given cluster numbers: fewest labels first, then largest, clusters below five rows at the end."""
+    """Picks for given cluster numbers: fewest labels first, then largest, clusters below five rows at the end.
+
+    Ties between rows go to the earlier row.
+    """
     names = np.asarray(ids)
     count = int(max([*number, *labelled_number])) + 1
     size = [int(np.sum(number == c)) for c in range(count)]
@@ -42,7 +45,7 @@ def typiclust(
     for _ in range(k):
         open_clusters = {int(number[i]) for i in free}
         c = min(open_clusters, key=lambda c: (size[c] < 5, labels[c], -size[c], c))
-        row = min((i for i in free if number[i] == c), key=lambda i: (-value[i], names[i]))
+        row = min((i for i in free if number[i] == c), key=lambda i: (-value[i], i))
         picks.append(int(names[row]))
         labels[c] += 1
         free.discard(row)
@@ -52,7 +55,10 @@ def typiclust(
 def probcover(
     x: np.ndarray, ids: Sequence[int] | np.ndarray, labelled: np.ndarray, delta: float, k: int
 ) -> list[tuple[int, int]]:
-    """(id, rows newly covered) of each pick on the explicit graph, until every row is covered."""
+    """(id, rows newly covered) of each pick on the explicit graph, until every row is covered.
+
+    Ties go to the earlier row.
+    """
     names = np.asarray(ids)
     edge = sq_distances(x, x) <= delta**2
     covered = np.zeros(len(x), bool)
@@ -62,7 +68,7 @@ def probcover(
     picks: list[tuple[int, int]] = []
     while len(picks) < k:
         degree = (edge & ~covered[None, :]).sum(1)
-        row = min(np.flatnonzero(~selected), key=lambda i: (-degree[i], names[i]))
+        row = min(np.flatnonzero(~selected), key=lambda i: (-degree[i], i))
         if degree[row] == 0:
             break
         picks.append((int(names[row]), int(degree[row])))

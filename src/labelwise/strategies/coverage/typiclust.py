@@ -26,11 +26,11 @@ from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.backends import is_accelerator
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage, tick
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
+from labelwise.shards.topk import order_by_value
 from labelwise.signals.rows import sq_dist
 from labelwise.signals.spec import Features, Needs
 from labelwise.strategies.coverage import kmeans as cluster
@@ -129,7 +129,7 @@ class TypiClust(Strategy):
             measured[number] = ids, self._mean_distance(pool, ids, key.fold(number))
             # Together, since the host waits for an accelerator each time that it reads.
             if done == len(wanted) or sum(len(ids) for ids, _ in measured.values()) >= self.tuning.read:
-                queues |= {one: queue[-k:] for one, queue in _by_typicality(measured).items()}
+                queues |= {one: queue[-k:] for one, queue in _by_typicality(measured, pool.ties).items()}
                 measured.clear()
             tick(done, len(wanted))
         return [queues[number].pop() for number in visits]
@@ -164,8 +164,8 @@ def _visits(sizes: list[int], labels: list[int], k: int) -> list[int]:
     return visits
 
 
-def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list[tuple[float, int]]]:
-    """(typicality, id) of the rows of each cluster, the most typical last, ties to the smaller id."""
+def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]], ties: Key) -> dict[int, list[tuple[float, int]]]:
+    """(typicality, id) of the rows of each cluster, the most typical last, ties by lot."""
     sizes = [len(members) for members, _ in measured.values()]
     read = torch.cat([mean_N for _, mean_N in measured.values()]).cpu().split(sizes)
     queues = {}
@@ -174,8 +174,8 @@ def _by_typicality(measured: dict[int, tuple[Tensor, Tensor]]) -> dict[int, list
             queues[number] = [(0.0, int(members[0]))]  # it has no neighbours
             continue
         typical_N = 1 / mean_N.clamp(min=torch.finfo(torch.float32).tiny)
-        order = typical_N.flip(0).argsort(stable=True)  # ids fall, so the smallest of ties is last
-        queues[number] = list(zip(typical_N.flip(0)[order].tolist(), members.flip(0)[order].tolist()))
+        order = order_by_value(ties.lots(members), typical_N).flip(0)
+        queues[number] = list(zip(typical_N[order].tolist(), members[order].tolist()))
     return queues
 
 

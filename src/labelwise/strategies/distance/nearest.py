@@ -17,7 +17,9 @@ whose arrival is not kept arrive again at its present rate, and stop at the time
 no other row arrives. Arrival times are hashed from (key, list number, row id), so they do not depend on the order or
 the place of the rows.
 
-Two backends make the picks of a list. "torch" asks all shards for the list and picks on the host. "triton" is for rows
+Two backends make the picks of a list. "torch" asks all shards for the list and picks on the host; it computes the lines
+of the table of distances that belong to picks, and some more with them as one product, so that a list may be long where
+no chance is drawn from it. "triton" is for rows
 on one CUDA device, and asks the host once for each list, never for a pick. What there is to do for 50,000 rows of 512
 numbers and 3,000 picks on an H200 (4.3 TB/s, about 40 TFLOP/s in float32):
 
@@ -29,8 +31,8 @@ numbers and 3,000 picks on an H200 (4.3 TB/s, about 40 TFLOP/s in float32):
 Lists save time there too, as long as nothing is brought to the host to be picked from: a table is 16 MB, which takes
 longer to copy than to compute, and a pick on the host, or one that waits for it, takes 20 us and more. So a list is
 chosen, sorted and gathered by operations of fixed size, its picks are one kernel, and the host waits for one number,
-how many rows were picked, by which it sets up the product that updates near_N. Lists are as long as on the CPU, so
-that chance falls the same way: the same key gives the same picks.
+how many rows were picked, by which it sets up the product that updates near_N. Lists that chance is drawn from are as
+long as on the CPU, so that it falls the same way: the same key gives the same picks.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ from torch import Tensor
 
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.backends import Backend, accelerator_refusal, choose
-from labelwise.selection.memory import Size
+from labelwise.selection.backends import Backend, accelerator_refusal, choose, is_accelerator
 from labelwise.selection.progress import tick
+from labelwise.selection.reuse import RowCache, current_cache, row_hashes
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import tie_tolerance
+from labelwise.selection.strategy import Size
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import Column, Rows, checked_norm, sq_dist, sq_near
 from labelwise.signals.spec import Signal
@@ -58,7 +60,8 @@ from labelwise.strategies.distance.centering import centred
 from labelwise.strategies.distance.kernels import torch as torch_kernels
 
 WIDE = 8  # a product with fewer columns runs on one thread; repeating the few costs less
-LAST_ID = torch.iinfo(torch.int64).max
+LISTED_SHARE, LISTED_PER_PICK = 8, 64  # the most candidates on the host: one in 8 rows, 64 for each pick
+LAST_LOT = torch.iinfo(torch.int64).max
 
 
 @dataclass(frozen=True)
@@ -68,20 +71,28 @@ class Tuning:
     Args:
         first_list: candidates in the first list.
         longest_list: candidates in the longest list.
-        table_rows: rows of a list's table of distances that are computed at once.
+        host_list_bytes: of the rows in the longest list that farthest first makes on the host, where a table costs
+            what its picks cost.
         centres: rows that one matrix product adds as centres.
     """
 
     first_list: int = 64
     longest_list: int = 2048
-    table_rows: int = 256
+    host_list_bytes: int = 8 << 20
     centres: int = 1024
 
-    def memory(self, size: Size, k: int) -> int:
+    def memory(self, size: Size, k: int, is_sampled: bool = True) -> int:
         """Bytes of k such picks: a few numbers for each row, and the longest list with its table of distances."""
         longest = min(size.rows, self.longest_list, 12 * k + self.first_list)
-        table = longest * (longest + 4 * self.table_rows) * size.number
+        longest = longest if is_sampled else max(longest, self.host_list(size.rows, size.row, k))
+        table = (
+            min(longest * longest, torch_kernels.TABLE_NUMBERS) + 4 * torch_kernels.TOGETHER * longest
+        ) * size.number
         return (76 + 2 * size.number) * size.rows + table + 5 * longest * size.row + 128 * k
+
+    def host_list(self, rows: int, row_bytes: int, k: int) -> int:
+        """Candidates in a list that farthest first makes on the host for k picks."""
+        return min(rows // LISTED_SHARE, self.host_list_bytes // row_bytes, LISTED_PER_PICK * k + self.first_list)
 
     def next_length(self, length: int, picked: int, left: int) -> int:
         """How many candidates the next list should hold.
@@ -96,54 +107,6 @@ class Tuning:
         return max(self.first_list, min(length, enough))
 
 
-class NearestGreedy(Strategy):
-    """A strategy whose gain is the squared distance to the nearest labelled or picked row, in the column `signal`.
-
-    It takes the row with the highest gain or, if `sampled`, draws one with probability proportional to its gain. Derive
-    a strategy from it by naming `needs` and `signal`; labelled rows count if `needs.labelled` is not empty.
-
-    >>> import numpy as np
-    >>> import labelwise as lw
-    >>> from labelwise.signals.spec import Needs, Probs
-    >>> class UnlikePredictions(NearestGreedy):
-    ...     needs = Needs(pool=(Probs(),))
-    ...     signal = Probs()
-    >>> lw.select(UnlikePredictions(), k=2, probs=np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])).ids.tolist()
-    [0, 2]
-    """
-
-    signal: ClassVar[Signal]
-    sampled: ClassVar[bool] = False
-    tuning: ClassVar[Tuning] = Tuning()
-
-    def memory(self, size: Size) -> int:
-        return self.tuning.memory(size, size.k)
-
-    def first_pick(self, distances: NearestDistances, key: Key) -> Best:
-        """The first pick where no labelled row counts, with its score: a row drawn uniformly, since all are tied."""
-        return Best(distances.pool.best(lambda shard: key.uniform(shard.ids), 1).ids, torch.zeros(1))
-
-    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        centres = labelled if self.needs.labelled else Shards([])
-        with (
-            centred(pool.join(centres), self.signal),
-            NearestDistances(pool, self.signal, self.tuning) as distances,
-        ):
-            parts: list[Best] = []
-            if centres.n:
-                for rows in centres.map(lambda shard: shard.rows(slice(None))):
-                    distances.add(rows, are_picks=False)
-            else:
-                parts.append(self.first_pick(distances, key))
-                if k > 1:
-                    distances.add(pool.take(parts[0].ids))
-            left = k - len(parts)
-            if left:
-                parts.append(distances.draw(left, key) if self.sampled else distances.farthest_first(left))
-        best = _joined(parts)
-        return equal_weights(best.ids, best.values)
-
-
 class NearestDistances:
     """The squared distance of each row to the nearest centre, kept where the row is; infinite before the first centre.
 
@@ -153,22 +116,29 @@ class NearestDistances:
         pool: the rows.
         signal: the column whose distances count.
         tuning: sizes of the lists.
+        backends: they pick from the lists, the fastest first; None for BACKENDS.
     """
 
-    def __init__(self, pool: Shards, signal: Signal, tuning: Tuning | None = None):
+    def __init__(
+        self,
+        pool: Shards,
+        signal: Signal,
+        tuning: Tuning | None = None,
+        backends: tuple[ListBackend, ...] | None = None,
+    ):
         self.pool, self.signal = pool, signal
         self.tuning = Tuning() if tuning is None else tuning
+        self.backends = BACKENDS if backends is None else backends
 
     def __enter__(self) -> NearestDistances:
-        try:
-            self.pool.map(functools.partial(_begin, self.signal))
-        except BaseException:
-            self.pool.map(_end)
-            raise
         return self
 
     def __exit__(self, *error: object) -> None:
         self.pool.map(_end)
+
+    def begin(self) -> None:
+        """Compute and check the lengths of all rows, which the first call of `add` does in its own sweep otherwise."""
+        self.pool.map(functools.partial(_begin, self.signal))
 
     def add(self, centres: Rows, are_picks: bool = True) -> None:
         """Lower every row's distance to that of its nearest centre; centres that are picks are never picked again."""
@@ -176,18 +146,32 @@ class NearestDistances:
             part = centres.take(slice(start, start + self.tuning.centres))
             self.pool.map(functools.partial(_add_centres, self.signal, part, are_picks))
 
+    def add_labelled(self, labelled: Shards) -> None:
+        """Lower every row's distance to that of the nearest labelled row.
+
+        Distances that an earlier round computed from the same values are reused, see `selection/reuse.py`.
+        """
+        blocks = labelled.map(lambda shard: shard.rows(slice(None)))
+        is_cached = current_cache() is not None
+        centres = dict(item for rows in blocks for item in _hashes(rows, self.signal).items()) if is_cached else {}
+        self.pool.map(functools.partial(_recall, self.signal, centres))
+        for rows in blocks:
+            self.add(rows, are_picks=False)
+        self.pool.map(functools.partial(_remember, self.signal, centres))
+
     def longest_row(self) -> Best:
         """The row with the largest squared length, and that length."""
-        best = self.pool.best(lambda shard: shard.state["norm"], 1, tie_tolerance(self.pool))
+        self.begin()
+        best = self.pool.best(lambda shard: shard.state["norm"], 1, self.pool.tie_tolerance())
         return Best(best.ids, best.values.double())
 
     def farthest_first(self, k: int) -> Best:
         """k rows, each the farthest from all centres when it is picked, with that squared distance.
 
-        When only copies of centres are left, the smallest ids follow.
+        When only copies of centres are left, they follow by lot.
         """
-        tolerance = tie_tolerance(self.pool)
-        backend = choose(BACKENDS, self.pool)
+        tolerance = self.pool.tie_tolerance()
+        backend = choose(self.backends, self.pool)
         return self._pick_by_lists(
             k,
             lambda length, left, number: backend.pick_farthest(self, length, left, tolerance),
@@ -199,7 +183,7 @@ class NearestDistances:
 
         When only copies of centres are left, the draw is uniform over them.
         """
-        backend = choose(BACKENDS, self.pool)
+        backend = choose(self.backends, self.pool)
 
         def copies(left: int, number: int) -> Best:
             lottery = self.pool.best(functools.partial(_lottery, key.fold("list", number)), left)
@@ -254,16 +238,17 @@ class TorchBackend:
 
     def pick_farthest(self, distances: NearestDistances, length: int, k: int, tolerance: float) -> Best:
         pool = distances.pool
+        length = max(length, distances.tuning.host_list(pool.n, max(pool.map(_row_bytes)), k))
         first = pool.best(_near, 1, tolerance)
         if first.values[0] == 0:
             return _none()
         listed = pool.best(_near, length)
         others = (listed.ids != first.ids) & (listed.values > -torch.inf)
         ids, near_M = torch.cat([first.ids, listed.ids[others]]), torch.cat([first.values, listed.values[others]])
-        bound, by_id = near_M.amin(), ids.argsort()
-        ids, near_M, start = ids[by_id], near_M[by_id], (by_id == 0).to(torch.uint8).argmax()
-        dist_MM = self._table(distances, ids)
-        picks = torch_kernels.pick_farthest(dist_MM, near_M, start, bound, tolerance, k)
+        bound, by_lot = near_M.amin(), pool.ties.lots(ids).argsort()
+        ids, near_M, start = ids[by_lot], near_M[by_lot], (by_lot == 0).to(torch.uint8).argmax()
+        table = self._table(distances, ids)
+        picks = torch_kernels.pick_farthest(table, near_M, start, bound, tolerance, k)
         return self._added(distances, ids, *picks, k)
 
     def draw(self, distances: NearestDistances, length: int, k: int, key: Key) -> Best:
@@ -273,9 +258,9 @@ class TorchBackend:
             return _none()
         time_M = -listed.values[: len(ids)]
         near_M = key.exponential(ids) / time_M  # back from times to rates
-        dist_MM = self._table(distances, ids)
+        table = self._table(distances, ids)
         chance = torch_kernels.ArrivalChance(key, ids)
-        picks = torch_kernels.draw_by_arrival(dist_MM, time_M, near_M, chance, time_M[-1], k)
+        picks = torch_kernels.draw_by_arrival(table, time_M, near_M, chance, time_M[-1], k)
         return self._added(distances, ids, *picks, k)
 
     def _added(self, distances: NearestDistances, ids: Tensor, places: Tensor, values: Tensor, k: int) -> Best:
@@ -283,18 +268,8 @@ class TorchBackend:
             distances.add(distances.pool.take(ids[places]))
         return Best(ids[places], values)
 
-    def _table(self, distances: NearestDistances, ids: Tensor) -> Tensor:
-        """Squared distances (M, M) of the rows of a list, computed in parts so that temporaries stay small."""
-        x: Column = distances.pool.take(ids)[distances.signal]
-        dist_MM: Tensor | None = None
-        for start in range(0, len(x), distances.tuning.table_rows):
-            where = slice(start, start + distances.tuning.table_rows)
-            part = sq_dist(x[where], x).cpu()
-            if dist_MM is None:
-                dist_MM = part.new_empty(len(x), len(x))
-            dist_MM[where] = part
-        assert dist_MM is not None, "a list is never empty"
-        return dist_MM
+    def _table(self, distances: NearestDistances, ids: Tensor) -> torch_kernels.LazyTable:
+        return torch_kernels.LazyTable(distances.pool.take(ids)[distances.signal])
 
 
 class TritonBackend:
@@ -326,12 +301,12 @@ class TritonBackend:
     ) -> Best:
         near_N = shard.state["near"]
         top = near_N.max()
-        first = torch.where(near_N >= top - tolerance * top.abs(), shard.ids, LAST_ID).argmin()
+        first = torch.where(near_N >= top - tolerance * top.abs(), shard.lots, LAST_LOT).argmin()
         values_M, at_M = near_N.topk(min(length, len(near_N)))
         bound = values_M[-1].clone() if len(at_M) < len(near_N) else torch.full_like(top, -torch.inf)
         # Where more rows are tied than the list holds, the first of them may be outside: it gets the last place.
         at_M[-1] = torch.where((at_M == first).any(), at_M[-1], first)
-        at_M = at_M[shard.ids[at_M].argsort()]
+        at_M = at_M[shard.lots[at_M].argsort()]
         start = (at_M == first).to(torch.uint8).argmax()
         listed = shard.rows(at_M)[signal]
         picks = self.kernels().pick_farthest(sq_dist(listed, listed), near_N[at_M], start, bound, tolerance, k)
@@ -355,14 +330,61 @@ class TritonBackend:
         if not len(values) or best.values[0] == 0:
             return _none()
         if len(values) < k:
-            near_N, norm_N = shard.state["near"], shard.state["norm"]
             for part in at_J.split(tuning.centres):
-                _lower_to(shard.rows(part)[signal], signal, near_N, norm_N, shard)
+                near_N = _lower_to(shard.rows(part)[signal], signal, shard)
             near_N.index_fill_(0, at_J, -torch.inf)
         return best
 
 
 BACKENDS: tuple[ListBackend, ...] = (TritonBackend(), TorchBackend())
+
+
+class NearestGreedy(Strategy):
+    """A strategy whose gain is the squared distance to the nearest labelled or picked row, in the column `signal`.
+
+    It takes the row with the highest gain or, if `sampled`, draws one with probability proportional to its gain. Derive
+    a strategy from it by naming `needs` and `signal`; labelled rows count if `needs.labelled` is not empty.
+
+    >>> import numpy as np
+    >>> import labelwise as lw
+    >>> from labelwise.signals.spec import Needs, Probs
+    >>> class UnlikePredictions(NearestGreedy):
+    ...     needs = Needs(pool=(Probs(),))
+    ...     signal = Probs()
+    >>> lw.select(UnlikePredictions(), k=2, probs=np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])).ids.tolist()
+    [0, 2]
+    """
+
+    signal: ClassVar[Signal]
+    sampled: ClassVar[bool] = False
+    tuning: ClassVar[Tuning] = Tuning()
+    backends: ClassVar[tuple[ListBackend, ...]] = BACKENDS
+
+    def memory(self, size: Size) -> int:
+        return self.tuning.memory(size, size.k, self.sampled)
+
+    def first_pick(self, distances: NearestDistances, key: Key) -> Best:
+        """The first pick where no labelled row counts, with its score: a row drawn uniformly, since all are tied."""
+        return Best(distances.pool.best(lambda shard: key.uniform(shard.ids), 1).ids, torch.zeros(1))
+
+    def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
+        centres = labelled if self.needs.labelled else Shards([])
+        near = NearestDistances(pool, self.signal, self.tuning, self.backends)
+        with centred(pool.join(centres), self.signal), near as distances:
+            parts: list[Best] = []
+            if centres.n:
+                distances.add_labelled(centres)
+            else:
+                parts.append(self.first_pick(distances, key))
+                if k > 1:
+                    distances.add(pool.take(parts[0].ids))
+                else:
+                    distances.begin()  # values are checked all the same
+            left = k - len(parts)
+            if left:
+                parts.append(distances.draw(left, key) if self.sampled else distances.farthest_first(left))
+        best = _joined(parts)
+        return equal_weights(best.ids, best.values)
 
 
 def _none() -> Best:
@@ -374,29 +396,83 @@ def _joined(parts: list[Best]) -> Best:
 
 
 def _begin(signal: Signal, shard: Shard) -> None:
-    shard.state["norm"] = shard.each(lambda rows: checked_norm(rows, signal))
-    shard.state["near"] = torch.full_like(shard.state["norm"], torch.inf)
+    if "near" not in shard.state:
+        shard.state["norm"] = shard.each(lambda rows: checked_norm(rows, signal))
+        shard.state["near"] = torch.full_like(shard.state["norm"], torch.inf)
 
 
 def _end(shard: Shard) -> None:
-    shard.state.pop("norm", None)
-    shard.state.pop("near", None)
+    for name in ("norm", "near", "hash", "counted"):
+        shard.state.pop(name, None)
+
+
+def _hashes(rows: Rows, signal: Signal) -> dict[int, int]:
+    """The hash of the values of each row, by id."""
+    column = rows[signal]
+    return dict(zip(rows.ids.tolist(), row_hashes(column).tolist())) if isinstance(column, Tensor) else {}
+
+
+def _cache_of(signal: Signal, centres: dict[int, int], shard: Shard) -> tuple[RowCache, tuple[object, ...]] | None:
+    """The cache, and the name of this shard's distances in it; None where there is none to use."""
+    cache = current_cache()
+    if cache is None or is_accelerator(shard.device) or not centres:
+        return None
+    shift = shard.shift.get(signal)
+    return cache, (type(signal), repr(signal), shard.dtype, None if shift is None else tuple(shift.tolist()))
+
+
+def _recall(signal: Signal, centres: dict[int, int], shard: Shard) -> None:
+    """Continue from the distances of an earlier round, if there are any."""
+    found = _cache_of(signal, centres, shard)
+    if found is None:
+        return
+    shard.state["hash"] = shard.each(lambda rows: row_hashes(rows.tensor(signal)), 4 * _row_bytes(shard))
+    known = found[0].recall(found[1], shard.ids, shard.state["hash"], centres)
+    if known is not None:
+        shard.state.update(known[0])
+        shard.state["counted"] = torch.tensor(sorted(known[1]), dtype=torch.int64)
+
+
+def _remember(signal: Signal, centres: dict[int, int], shard: Shard) -> None:
+    """Store the distances for the next round."""
+    found = _cache_of(signal, centres, shard)
+    if found is not None and "hash" in shard.state:
+        columns = {name: shard.state[name] for name in ("norm", "near")}
+        found[0].store(found[1], shard.ids, shard.state["hash"], columns, centres)
 
 
 def _add_centres(signal: Signal, centres: Rows, are_picks: bool, shard: Shard) -> None:
-    near_N, norm_N = shard.state["near"], shard.state["norm"]
+    if not are_picks and "counted" in shard.state:
+        centres = centres.take((~torch.isin(centres.ids, shard.state["counted"])).nonzero()[:, 0])
+        if not len(centres):
+            return
     centres = centres.to(shard.device)
     if len(centres) < WIDE:
         centres = centres.take(torch.arange(WIDE, device=shard.device) % len(centres))
-    _lower_to(centres[signal], signal, near_N, norm_N, shard)
+    near_N = _lower_to(centres[signal], signal, shard)
     if are_picks:
-        near_N[torch.isin(shard.ids, centres.ids)] = -torch.inf
+        near_N[shard.find(centres.ids)[1]] = -torch.inf
 
 
-def _lower_to(centres: Column, signal: Signal, near_N: Tensor, norm_N: Tensor, shard: Shard) -> None:
-    """Lower near_N, in place, to the distance to the nearest of these centres."""
+def _lower_to(centres: Column, signal: Signal, shard: Shard) -> Tensor:
+    """Lower the distance of each row to that to the nearest of these centres. Returns all distances, which it changes.
+
+    The first time it computes the lengths of the rows in the same sweep.
+    """
+    state, is_first = shard.state, "near" not in shard.state
+    if is_first:
+        near_N = torch.full((len(shard),), torch.inf, dtype=shard.dtype, device=shard.device)
+        state["norm"], state["near"] = torch.empty_like(near_N), near_N
+    norm_N, near_N = state["norm"], state["near"]
     for where, rows in shard.blocks(scratch=2 * len(centres)):
+        if is_first:
+            norm_N[where] = checked_norm(rows, signal)
         torch.minimum(near_N[where], sq_near(rows[signal], norm_N[where], centres), out=near_N[where])
+    return near_N
+
+
+def _row_bytes(shard: Shard) -> int:
+    return shard.dtype.itemsize * sum(column[:1].numel() for column in shard.columns.values())
 
 
 def _near(shard: Shard) -> Tensor:

@@ -18,7 +18,10 @@ def sq_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def farthest_first(
     x: np.ndarray, ids: Sequence[int], centres: np.ndarray, k: int, taken: Sequence[int] = ()
 ) -> list[tuple[int, float]]:
-    """(id, squared distance) of k picks, each the farthest from centres, `taken` ids and picks; ties to smaller ids."""
+    """(id, squared distance) of k picks, each the farthest from centres, `taken` ids and picks.
+
+    Ties go to the earlier row.
+    """
     dist = sq_distances(x, x)
     ids = [int(i) for i in ids]
     near = sq_distances(x, centres).min(1) if len(centres) else np.full(len(x), np.inf)
@@ -29,7 +32,7 @@ def farthest_first(
         free.discard(row)
     picks = []
     for _ in range(k):
-        row = min(free, key=lambda j: (-near[j], ids[j]))
+        row = min(free, key=lambda j: (-near[j], j))
         picks.append((ids[row], float(near[row])))
         near = np.minimum(near, dist[row])
         free.discard(row)

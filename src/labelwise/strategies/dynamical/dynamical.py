@@ -31,9 +31,8 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Greedy, Selection, Strategy
-from labelwise.selection.memory import Size
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth, raise_not_finite
+from labelwise.selection.strategy import Growth, Size, raise_not_finite
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import GradNorm, GradSketch, LossJvp, Needs

@@ -76,7 +76,7 @@ def greedy_batch(scores: np.ndarray, sketch: np.ndarray, ids: np.ndarray, k: int
 
     for _ in range(k):
         free = [i for i in range(len(ids)) if i not in picked]
-        best = max(free, key=lambda i: (round(whole([*picked, i]), 9), -int(ids[i])))
+        best = max(free, key=lambda i: (round(whole([*picked, i]), 9), -i))
         picked.append(best)
     return [int(ids[i]) for i in picked]
 

@@ -29,25 +29,23 @@ If 32 k draws do not reach k rows because many have almost no leverage, rows at 
 
 from __future__ import annotations
 
-import functools
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import tick
-from labelwise.selection.strategy import Growth
-from labelwise.shards import Shard, Shards
+from labelwise.selection.strategy import Growth, Size
+from labelwise.shards import Shards
 from labelwise.signals.rows import sq_norm
-from labelwise.signals.spec import Basis, Needs
-from labelwise.strategies.leverage.barrier import GOOD, Barrier, Tuning, is_good_output
+from labelwise.signals.spec import Basis
+from labelwise.strategies.leverage.barrier import GOOD, Barrier, Tuning
+from labelwise.strategies.leverage.joint import Past, certificate
 from labelwise.strategies.leverage.weighted_batch import BasisStrategy, Draws, merge_draws
 from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, Window, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
@@ -61,10 +59,7 @@ WINDOW_NUMBERS = 1 << 20  # numbers of the rows of one window: 8 MB
 MIN_TOGETHER = 8  # arrivals evaluated together
 CENSUS: dict[str, Any] = {
     "gamma": None,
-    "eigenvalues": [1.0, 1.0],
     "barriers": [1.0, 1.0],
-    "good": True,
-    "design_condition": 1.0,
     "natural_end": None,
     "decompositions": 0,
     "looks": 0,
@@ -82,14 +77,14 @@ class Bss(BasisStrategy):
         basis, rank, tol: see `BasisStrategy`.
         gamma: how fine the design is, above 0 and below 1; None is what the budget allows.
         epsilon: the paper's accuracy instead of gamma, gamma = sqrt(epsilon)/3.
-        warm: begin with the rows already labelled, each of weight 1. Guarantees are then about both together; the
-            draws still represent the whole pool, and do not compensate for what the labelled rows lack.
+        warm: begin with the rows already labelled, with their joint weights, and draw more in the directions that they
+            lack; with False a batch is drawn as if it were the first one. Weights correct for the draws in both.
         retries: redraws of an output that just misses the test of a good output.
     """
 
     gamma: float | None = None
     epsilon: float | None = None
-    warm: bool = False
+    warm: bool = True
     retries: int = 10
 
     tuning: ClassVar[Tuning] = Tuning()
@@ -101,13 +96,11 @@ class Bss(BasisStrategy):
     growth = Growth(D=2, k=3)  # d is k/12, up to 256
     paper = "Sample complexity of deep active learning, 2021; Chen & Price, COLT 2019"
     weighted = True
+    trains_weighted = True  # step 6 of algorithm 1
     known_law = True
     census_notes = CENSUS
 
     def check_parameters(self, basis: Basis) -> None:
-        if self.warm:
-            object.__setattr__(self, "needs", Needs((basis,), (basis,)))
-            object.__setattr__(self, "cold", False)
         if self.gamma is not None and self.epsilon is not None:
             raise ArgumentError("Bss(gamma=..., epsilon=...): give one of the two; gamma is sqrt(epsilon)/3")
         for name, value, below in (("gamma", self.gamma, 1.0), ("epsilon", self.epsilon, C0**2)):
@@ -119,19 +112,16 @@ class Bss(BasisStrategy):
     def rows_together(self, size: Size, functions: int, rank: int) -> int:
         return round(min(_max_window(functions), 1.5 * Draws.most(int(size.k)) + 16))
 
-    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
-        warm = _warm_start(labelled, basis) if self.warm and labelled.n else None
+    def labels_of_design(self, k: int, labelled: int) -> int:
+        return k + labelled if self.warm else k
+
+    def choose(self, pool: Shards, past: Past, basis: Whitened, k: int, key: Key) -> Selection:
         expected = expected_draws(pool, LEVERAGE, k, Draws.most(k))
-        gamma = self._gamma(expected + (0 if warm is None else labelled.n), basis.rank)
-        draws, barrier, tries = self._best(pool, basis, gamma, k, expected, warm, key)
-        unit = k / barrier.total if warm is None else 1 / _labelled_weight(barrier, labelled.n, k)
-        notes = {
-            **basis.notes(),
-            **_certificate(barrier),
-            "tries": tries,
-            "warm_rows": 0 if warm is None else labelled.n,
-        }
-        return merge_draws(pool, draws, unit, key.fold("fill"), notes)
+        warm_rows = past.rows if self.warm else 0
+        gamma = self._gamma(expected + warm_rows, basis.rank)
+        best = self._best(pool, basis, gamma, k, expected, past, key)
+        notes = {**basis.notes(), "gamma": gamma, **best.notes, "warm_rows": warm_rows}
+        return merge_draws(pool, best.draws, best.unit, past, key.fold("fill"), notes)
 
     def _gamma(self, draws: float, d: int) -> float:
         if self.gamma is not None:
@@ -141,48 +131,40 @@ class Bss(BasisStrategy):
         return math.sqrt(DRAWS * d / (draws + DRAWS * d))
 
     def _best(
-        self, pool: Shards, basis: Whitened, gamma: float, k: int, expected: float, warm: _WarmStart | None, key: Key
-    ) -> tuple[Draws, Barrier, int]:
+        self, pool: Shards, basis: Whitened, gamma: float, k: int, expected: float, past: Past, key: Key
+    ) -> _Output:
         """Run the procedure until an output is good, or redrawing does not help. Returns the nearest to a good one."""
-        best: tuple[float, Draws, Barrier] | None = None
+        best: _Output | None = None
         for number in range(1 + (self.retries if ALWAYS_GOOD < gamma < MAX_RETRY_GAMMA else 0)):
             barrier = Barrier(basis.rank, gamma, tuning=self.tuning)
-            if warm is not None:
-                weight = _labelled_weight(barrier, warm.rows, k)
-                barrier = Barrier(basis.rank, gamma, weight * warm.matrix, weight * warm.rows, self.tuning)
+            start_DD = torch.zeros(basis.rank, basis.rank, dtype=torch.float64)
+            if self.warm and past.rows:
+                start_DD = barrier.mid * past.start(k)
+                before = barrier.mid * past.rows / (past.rows + k)
+                barrier = Barrier(basis.rank, gamma, start_DD, before, self.tuning)
+            before = barrier.total
             draws = _draw(pool, basis, barrier, k, expected, key.fold("try", number))
-            miss = _miss(barrier)
-            if best is None or miss < best[0]:
-                best = (miss, draws, barrier)
-            if not 0 < best[0] < NEAR_MISS:
+            mass = barrier.total - before
+            notes = certificate(barrier, start_DD, mass, past, k)
+            notes |= {"natural_end": barrier.natural, "decompositions": barrier.decompositions}
+            notes |= {"looks": barrier.evaluations, "tries": number + 1}
+            miss = _miss(*notes["eigenvalues"])
+            if best is None or miss < _miss(*best.notes["eigenvalues"]):
+                best = _Output(draws, k / mass, notes)
+            best = replace(best, notes={**best.notes, "tries": number + 1})
+            if not 0 < _miss(*best.notes["eigenvalues"]) < NEAR_MISS:
                 break
         assert best is not None
-        return best[1], best[2], number + 1
+        return best
 
 
-class _WarmStart(NamedTuple):
-    """The rows already labelled: the sum of their v v^T, and their number."""
+@dataclass(frozen=True)
+class _Output:
+    """An output of the procedure: its draws, what a draw's s is multiplied by, and notes on its design."""
 
-    matrix: Tensor
-    rows: int
-
-
-def _warm_start(labelled: Shards, basis: Whitened) -> _WarmStart:
-    return _WarmStart(labelled.sum(functools.partial(_sum_of_squares, basis)), labelled.n)
-
-
-def _sum_of_squares(basis: Whitened, shard: Shard) -> Tensor:
-    """The sum of v v^T."""
-    total = torch.zeros(basis.rank, basis.rank, dtype=torch.float64, device=shard.device)
-    for _, rows in shard.blocks(scratch=4 * basis.rank):
-        v_ND = basis.transform(rows)
-        total.addmm_(v_ND.T, v_ND)
-    return total.cpu()
-
-
-def _labelled_weight(barrier: Barrier, rows: int, k: int) -> float:
-    """The weight of a labelled row in B, so that it and the k new ones have equal shares of the total."""
-    return barrier.mid / (rows + k)
+    draws: Draws
+    unit: float
+    notes: dict[str, Any]
 
 
 def _max_window(functions: int) -> int:
@@ -226,23 +208,6 @@ def _draw_from_window(pool: Shards, basis: Whitened, barrier: Barrier, window: W
             start += len(v_AD) if left else int(accepted[-1]) + 1
 
 
-def _miss(barrier: Barrier) -> float:
-    """The distance of the eigenvalues of the weighted design from [3/4, 5/4]; 0 for a good output."""
-    lam_D = barrier.eigenvalues() / barrier.total
-    return max(GOOD[0] - float(lam_D[0]), float(lam_D[-1]) - GOOD[1], 0.0)
-
-
-def _certificate(barrier: Barrier) -> dict[str, Any]:
-    """Notes: the barriers that certify the design, and the eigenvalues between them."""
-    lam_D = barrier.eigenvalues() / barrier.total
-    low, high = float(lam_D[0]), float(lam_D[-1])
-    return {
-        "gamma": barrier.gamma,
-        "eigenvalues": [low, high],
-        "barriers": [barrier.lower / barrier.total, barrier.upper / barrier.total],
-        "good": is_good_output(low, high),
-        "design_condition": high / low if low > 0 else None,
-        "natural_end": barrier.natural,
-        "decompositions": barrier.decompositions,
-        "looks": barrier.evaluations,
-    }
+def _miss(low: float, high: float) -> float:
+    """The distance of the eigenvalues of the joint design from [3/4, 5/4]; 0 for a good output."""
+    return max(GOOD[0] - low, high - GOOD[1], 0.0)

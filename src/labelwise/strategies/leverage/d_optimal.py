@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from labelwise.selection.progress import tick
-from labelwise.selection.strategy import tie_tolerance
 from labelwise.shards import Best, Shard, Shards
 from labelwise.signals.rows import sq_norm
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened, scratch
@@ -65,7 +64,7 @@ class Design:
 
 def d_optimal(pool: Shards, basis: Whitened, k: int, tuning: Tuning) -> Design:
     """k rows by greedy D-optimal design. Every row has |v|^2 as state "leverage": q before the first pick."""
-    found, size, slack = Design([], [], []), tuning.listed(basis.rank), max(tie_tolerance(pool), TIED)
+    found, size, slack = Design([], [], []), tuning.listed(basis.rank), max(pool.tie_tolerance(), TIED)
     m_DD = torch.eye(basis.rank, dtype=torch.float64)
     exact = 0  # picks when q was last computed from M
     try:
@@ -98,7 +97,9 @@ def _select_from_list(
 ) -> None:
     """Select rows of the list until there are k or the best of them is not surely above `bound`; M is added to."""
     candidates = torch.isfinite(best.values)  # rows already selected have -inf
-    ids_M, order = best.ids[candidates].sort()  # so that the first of those tied has the smallest id
+    ids_M = best.ids[candidates]
+    order = pool.ties.lots(ids_M).argsort()  # so that the first of those tied has the smallest lot
+    ids_M = ids_M[order]
     v_MD = basis.transform(pool.take(ids_M)).cpu()
     q_M = best.values[candidates].double()[order]
     inverse_DD = torch.cholesky_inverse(torch.linalg.cholesky(m_DD))

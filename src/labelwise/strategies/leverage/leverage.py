@@ -20,11 +20,10 @@ from torch import Tensor
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import tick
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
-from labelwise.strategies.leverage.barrier import is_good_output
+from labelwise.strategies.leverage.joint import Past, design_notes, relative
 from labelwise.strategies.leverage.weighted_batch import BasisStrategy, Draws, merge_draws
 from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, expected_draws
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened
@@ -36,7 +35,18 @@ DESIGN_BLOCK = 4096  # rows of the design computed at once
 @register
 @dataclass(frozen=True)
 class Leverage(BasisStrategy):
-    """Leverage-score sampling with importance weights; for `basis`, `rank` and `tol` see `BasisStrategy`."""
+    """Rows drawn in proportion to their leverage scores, with importance weights.
+
+    Args:
+        basis: the functions whose span is to be learnt: the name of a map or a `Basis`. An array given as `basis=` to
+            `select` replaces it.
+        rank: the maximum of functions; None is a twelfth of all labels, this batch included, and at most 256. Never
+            more than a fifth of them.
+        tol: eigenvalues below this share of the largest are no direction; None is 1e-10 (1e-6 in float32).
+
+    Raises:
+        ArgumentError: a parameter is out of range.
+    """
 
     name = "leverage"
     picks = "leverage-score sampling, with weights"
@@ -50,13 +60,13 @@ class Leverage(BasisStrategy):
     def rows_together(self, size: Size, functions: int, rank: int) -> int:
         return min(DESIGN_BLOCK, size.k)
 
-    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+    def choose(self, pool: Shards, past: Past, basis: Whitened, k: int, key: Key) -> Selection:
         draws = Draws(k)
         draw_by_leverage(
             pool, PoissonSampler(pool, LEVERAGE, key), draws, expected_draws(pool, LEVERAGE, k, draws.most(k))
         )
-        batch = merge_draws(pool, draws, k / draws.count, key.fold("fill"), basis.notes())
-        return with_design_notes(pool, basis, batch)
+        batch = merge_draws(pool, draws, k / draws.count, past, key.fold("fill"), basis.notes())
+        return with_design_notes(pool, basis, past, batch)
 
 
 def draw_by_leverage(pool: Shards, sampler: PoissonSampler, draws: Draws, expected: float) -> None:
@@ -87,14 +97,14 @@ def _leverage_in(shard: Shard, ids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.searchsorted(ids, shard.ids[mine].cpu()), shard.state[LEVERAGE][mine].cpu()
 
 
-def with_design_notes(pool: Shards, basis: Whitened, batch: Selection) -> Selection:
-    """The batch with notes on the eigenvalues of its weighted design, sum_i u_i v_i v_i^T."""
-    design_DD = torch.zeros(basis.rank, basis.rank, dtype=torch.float64)
-    ids, weight_k = torch.from_numpy(batch.ids), torch.from_numpy(batch.weights) / len(batch)
+def with_design_notes(pool: Shards, basis: Whitened, past: Past, batch: Selection) -> Selection:
+    """The batch with notes on the eigenvalues of the joint design."""
+    k = len(batch)
+    design_DD = past.weighted(k).clone()
+    ids, weight_k = torch.from_numpy(batch.ids), torch.from_numpy(batch.weights)
     for part in torch.arange(len(ids)).split(DESIGN_BLOCK):
         v_MD = basis.transform(pool.take(ids[part])).cpu()
         design_DD.addmm_(v_MD.T, v_MD * weight_k[part, None])
-    lam_D = torch.linalg.eigvalsh(design_DD)
-    low, high = float(lam_D[0]), float(lam_D[-1])
-    notes = {**batch.notes, "eigenvalues": [low, high], "good": is_good_output(low, high)}
+    low, high = relative(design_DD / (past.rows + k), past)
+    notes = {**batch.notes, **design_notes(low, high, past, k)}
     return Selection(batch.ids, batch.weights, batch.scores, notes)

@@ -35,8 +35,7 @@ class Procedure:
         self.b = np.zeros((self.d, self.d))
         self.u, self.l = 2 * self.d / gamma, -2 * self.d / gamma
         self.beta: list[float] = []
-        self.sum_step = 0.0
-        self.drawn: list[tuple[int, float]] = []
+        self.draws: list[tuple[int, float]] = []
 
     def energy(self) -> np.ndarray:
         eye = np.eye(self.d)
@@ -61,7 +60,7 @@ class Procedure:
         self.u += du
         self.l += dl
         self.beta.append(self.gamma / (phi * self.mid))
-        self.drawn.append((row, s))
+        self.draws.append((row, s))
         # The largest of D'(x)|v(x)|^2 / D_j(x), times beta_j: property 2 of definition 5.5.
         self.worst = self.beta[-1] * max(float(x @ x) / (n_law * self.n) for x, n_law in zip(self.v, law) if n_law > 0)
         return True
@@ -178,3 +177,48 @@ def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
 
 
 KINDS = ("gaussian", "heavy", "clustered", "singular")
+
+
+def joint_weights(weights: Sequence[Sequence[float]], n: int) -> list[float]:
+    """Weights of the labels of all rounds: the estimates of the rounds, each in full, and their levelled mean.
+
+    The estimate of round t of a sum over the pool counts earlier rows once and lets its batch stand for all others. Of
+    the coefficients c_t, which sum to 1, those are taken that would weigh all rows equally if draws were uniform.
+    """
+    done = [0, *np.cumsum([len(batch) for batch in weights]).tolist()]
+    rounds = len(weights)
+    equations, right = [], [1.0]
+    equations.append([1.0] * rounds)
+    for s in range(rounds - 1):  # a row of batch s weighs as much as one of batch s + 1
+        one = [0.0] * rounds
+        for t, sign in ((s, 1.0), (s + 1, -1.0)):
+            one[t] += sign * (n - done[t]) / len(weights[t])
+            for later in range(t + 1, rounds):
+                one[later] += sign
+        equations.append(one)
+        right.append(0.0)
+    c = np.linalg.solve(np.array(equations), np.array(right))
+    found = []
+    for s, batch in enumerate(weights):
+        for w in batch:
+            found.append(float(c[s] * (n - done[s]) * w / len(batch) + c[s + 1 :].sum()))
+    return [value * done[-1] / n for value in found]
+
+
+def joint_eigenvalues(
+    free: np.ndarray, past: np.ndarray, weights: np.ndarray, batch: np.ndarray, given: np.ndarray
+) -> np.ndarray:
+    """Eigenvalues of the weighted design of the labelled rows and of a batch, relative to that of the whole pool.
+
+    Args:
+        free, past: functions of the free and of the labelled rows.
+        weights: the joint weights of the labelled rows before the batch.
+        batch, given: functions and weights of the rows of the batch.
+    """
+    k, share = len(batch), (len(free) - len(batch)) / len(free)
+    whole = (free.T @ free + past.T @ past) / (len(free) + len(past))
+    now = 1 + (weights - 1) * share
+    design = ((past * now[:, None]).T @ past + (batch * given[:, None]).T @ batch) / (len(past) + k)
+    root = np.linalg.cholesky(whole)
+    half = np.linalg.solve(root, design)
+    return np.linalg.eigvalsh(np.linalg.solve(root, half.T))

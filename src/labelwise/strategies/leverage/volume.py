@@ -33,13 +33,13 @@ from labelwise.errors import ArgumentError
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection
-from labelwise.selection.memory import Size
 from labelwise.selection.selection import equal_weights
-from labelwise.selection.strategy import Growth
+from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shards
 from labelwise.signals.rows import sq_norm
 from labelwise.signals.spec import Basis
 from labelwise.strategies.leverage.d_optimal import Tuning, d_optimal
+from labelwise.strategies.leverage.joint import Past
 from labelwise.strategies.leverage.leverage import DESIGN_BLOCK, draw_by_leverage, with_design_notes
 from labelwise.strategies.leverage.weighted_batch import BasisStrategy, Draws, merge_draws
 from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, expected_draws
@@ -70,28 +70,33 @@ class Volume(BasisStrategy):
     growth = Growth(D=2, k=3)  # d is k/12, up to 256
     paper = "Derezinski et al., NeurIPS 2018, AISTATS 2019"
     weighted = True
+    known_law = True
 
     def check_parameters(self, basis: Basis) -> None:
         if self.rule not in ("sampled", "greedy"):
             raise ArgumentError(f'Volume(rule=...) must be "sampled" or "greedy", found {self.rule!r}')
         object.__setattr__(self, "weighted", self.rule == "sampled")
+        object.__setattr__(self, "known_law", self.rule == "sampled")
 
     def rows_together(self, size: Size, functions: int, rank: int) -> int:
         listed = self.tuning.listed(rank) if self.rule == "greedy" else 4 * rank + 16
         return max(listed, min(DESIGN_BLOCK, size.k))
 
-    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+    def max_rank(self, k: int, labelled: int) -> int:
+        return min(k, BasisStrategy.max_rank(self, k, labelled))  # the batch has a row for each function
+
+    def choose(self, pool: Shards, past: Past, basis: Whitened, k: int, key: Key) -> Selection:
         if self.rule == "greedy":
             design = d_optimal(pool, basis, k, self.tuning)
             notes = {**basis.notes(), "log_det": sum(map(math.log1p, design.gains)), "sweeps": design.sweeps}
-            return with_design_notes(pool, basis, equal_weights(design.ids, design.gains, notes))
+            return with_design_notes(pool, basis, past, equal_weights(design.ids, design.gains, notes))
         draws = Draws(k)
         draw_spanning_rows(pool, basis, PoissonSampler(pool, LEVERAGE, key.fold("volume")), draws)
         expected = expected_draws(pool, LEVERAGE, k, draws.most(k))
         draw_by_leverage(pool, PoissonSampler(pool, LEVERAGE, key), draws, expected)
         notes = {**basis.notes(), "volume_rows": basis.rank}
-        batch = merge_draws(pool, draws, k / draws.count, key.fold("fill"), notes)
-        return with_design_notes(pool, basis, batch)
+        batch = merge_draws(pool, draws, k / draws.count, past, key.fold("fill"), notes)
+        return with_design_notes(pool, basis, past, batch)
 
 
 def draw_spanning_rows(pool: Shards, basis: Whitened, sampler: PoissonSampler, draws: Draws) -> None:

@@ -15,17 +15,19 @@ from torch import Tensor
 
 from labelwise.errors import ArgumentError
 from labelwise.rng import Key
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import stage
 from labelwise.selection.selection import Selection
-from labelwise.selection.strategy import Strategy
+from labelwise.selection.strategy import Size, Strategy
 from labelwise.shards import Shard, Shards
-from labelwise.signals.spec import Basis, Features, Needs
+from labelwise.signals.spec import Basis, Features, Needs, Weight
+from labelwise.strategies.leverage.joint import Past
 from labelwise.strategies.leverage.whiten import LEVERAGE, Whitened, basis_width, whitened
 
-LABELS_PER_FUNCTION = 12  # labels for each function of the basis: epsilon about 1
+LABELS_PER_FUNCTION = 12  # labels, of all rounds, for each function of the basis: epsilon about 1
 MIN_LABELS_PER_FUNCTION = 5  # below this the lower barrier is not above 0
 MAX_FUNCTIONS = 256  # by default: a decomposition costs the cube of their number
+FEW = 3  # functions, or a tenth of those available: up to here there is a warning
+NEARLY_UNIFORM = 0.3  # share of the draws that uniform ones would have to be changed in
 WHITENING = 0.7  # approximate share of the time
 DRAWS_PER_ROW = 32  # at most, for each row wanted
 
@@ -37,7 +39,8 @@ class BasisStrategy(Strategy):
     Args:
         basis: the functions whose span is to be learnt: the name of a map or a `Basis`. An array given as `basis=` to
             `select` replaces it.
-        rank: the maximum of functions; None is k/12 and at most 256. Never more than k/5.
+        rank: the maximum of functions; None is a twelfth of all labels, this batch included, and at most 256. Never
+            more than a fifth of them.
         tol: eigenvalues below this share of the largest are no direction; None is 1e-10 (1e-6 in float32).
 
     Raises:
@@ -48,7 +51,7 @@ class BasisStrategy(Strategy):
     rank: int | None = None
     tol: float | None = None
 
-    needs = Needs(pool=(Basis(),))
+    needs = Needs(pool=(Basis(),), labelled=(Basis(), Weight()), optional=True)
     census_notes: ClassVar[Mapping[str, Any]] = {}  # further notes of a selection of the whole pool
 
     def __post_init__(self) -> None:
@@ -59,7 +62,7 @@ class BasisStrategy(Strategy):
         if self.tol is not None and not (isinstance(self.tol, int | float) and 0 <= self.tol < 1):
             raise ArgumentError(f"{name}(tol=...) must be from 0 up to below 1, found {self.tol!r}")
         object.__setattr__(self, "basis", basis)
-        object.__setattr__(self, "needs", Needs((basis,)))
+        object.__setattr__(self, "needs", Needs((basis,), (basis, Weight()), optional=True))
         object.__setattr__(self, "cold", basis.map != "last_layer")
         self.check_parameters(basis)
 
@@ -70,13 +73,24 @@ class BasisStrategy(Strategy):
     def memory(self, size: Size) -> int:
         assert isinstance(self.basis, Basis)
         functions = basis_width(self.basis, size)
-        rank = min(functions, _max_rank(self.rank, int(size.k)))
+        rank = min(functions, self.max_rank(int(size.k), size.labelled))
         census = 400 * size.rows if size.k == size.rows else 0
         inputs = size.shape(Features)[0] * self.basis.hidden if self.basis.map == "tangent" else 0
         rows = min(size.rows, self.rows_together(size, functions, rank))
         together = rows * (4 * size.row + 8 * (3 * functions + 2 * rank + 8))
         matrices = 8 * (12 * functions**2 + 32 * rank**2 + 3 * inputs)
         return 96 * size.rows + census + matrices + together + 512 * size.k
+
+    def max_rank(self, k: int, labelled: int) -> int:
+        """The maximum of functions that the labels of all rounds determine."""
+        labels = self.labels_of_design(k, labelled)
+        if self.rank is None:
+            return max(1, min(labels // LABELS_PER_FUNCTION, MAX_FUNCTIONS))
+        return max(1, min(self.rank, labels // MIN_LABELS_PER_FUNCTION))
+
+    def labels_of_design(self, k: int, labelled: int) -> int:
+        """The labels that a batch of k is part of."""
+        return k + labelled
 
     @abstractmethod
     def rows_together(self, size: Size, functions: int, rank: int) -> int:
@@ -86,14 +100,41 @@ class BasisStrategy(Strategy):
         assert isinstance(self.basis, Basis)
         with ExitStack() as stack:
             with stage(0.0, WHITENING):
-                basis = stack.enter_context(whitened(pool, self.basis, _max_rank(self.rank, k), self.tol, key))
+                cap = self.max_rank(k, labelled.n)
+                basis = stack.enter_context(whitened(pool, self.basis, cap, self.tol, key))
             stack.enter_context(stage(WHITENING, 1.0))
             if k == pool.n:
-                return _census(pool, basis, key, {**basis.notes(), **self.census_notes})
-            return self.choose(pool, labelled, basis, k, key)
+                return _census(pool, basis, key, labelled.n, {**basis.notes(), **self.census_notes})
+            picks = self.choose(pool, Past.of(labelled, basis, pool.n), basis, k, key)
+            notes = {**picks.notes, **self._warning(pool, basis, self.labels_of_design(k, labelled.n))}
+        return Selection(picks.ids, picks.weights, picks.scores, notes)
+
+    def _warning(self, pool: Shards, basis: Whitened, labels: int) -> dict[str, str]:
+        """A note where few of many functions decide the draws; none elsewhere."""
+        used, available = basis.rank, basis.available
+        if used >= available or used > max(FEW, available // 10):
+            return {}
+        if self.rank is None:
+            limit, each = MAX_FUNCTIONS, LABELS_PER_FUNCTION
+        else:
+            limit, each = self.rank, MIN_LABELS_PER_FUNCTION
+        wanted = min(available, limit)
+        if used < wanted:
+            why = f"since {labels:,} labels determine no more; about {each * wanted:,} are enough for {wanted:,}"
+        else:
+            why = f"{'by default' if self.rank is None else 'by its rank'}; rank= allows more"
+        other = pool.sum(functools.partial(_off_uniform, used)).item() / (2 * pool.n)
+        law = "nearly uniform sampling" if other < NEARLY_UNIFORM else "sampling by these few alone"
+        return {
+            "warning": (
+                f"{self.name} uses {used:,} of {available:,} functions, {why}. This is {law}: by leverage {other:.0%} "
+                f"of the draws are other than uniform ones, and the most probable row is drawn "
+                f"{basis.condition_number / used:,.3g} times as often as the average one"
+            )
+        }
 
     @abstractmethod
-    def choose(self, pool: Shards, labelled: Shards, basis: Whitened, k: int, key: Key) -> Selection:
+    def choose(self, pool: Shards, past: Past, basis: Whitened, k: int, key: Key) -> Selection:
         """Select k rows, fewer than the pool has; every row has |v|^2 as state "leverage"."""
 
 
@@ -134,7 +175,7 @@ class Draws:
         return True
 
 
-def merge_draws(pool: Shards, draws: Draws, unit: float, key: Key, notes: Mapping[str, Any]) -> Selection:
+def merge_draws(pool: Shards, draws: Draws, unit: float, past: Past, key: Key, notes: Mapping[str, Any]) -> Selection:
     """The rows drawn, each with `unit` times its weight; rows at random fill a batch that is short of k.
 
     A row that fills the batch represents itself alone, 1 of the pool's n, and the rows drawn all others.
@@ -152,22 +193,28 @@ def merge_draws(pool: Shards, draws: Draws, unit: float, key: Key, notes: Mappin
         "draws": draws.count,
         "distinct": draws.k - missing,
         "filled": missing,
-        "effective_sample_size": _effective(float(weight_M.sum()), float(weight_M @ weight_M)),
+        "effective_sample_size": past.effective_sample_size(draws.k, float(weight_M.sum()), float(weight_M @ weight_M)),
+        "effective_rows": _effective(float(weight_M.sum()), float(weight_M @ weight_M)),
         "effective_draws": _effective(unit * sum(draws.weight.values()), draws.squares * unit * unit),
         "weight_scale": draws.k,
     }
     return Selection(ids.numpy(), weight_M, score_M, {**notes, **counts})
 
 
-def _census(pool: Shards, basis: Whitened, key: Key, notes: Mapping[str, Any]) -> Selection:
+def _census(pool: Shards, basis: Whitened, key: Key, labelled: int, notes: Mapping[str, Any]) -> Selection:
     """Every row of the pool, once, with weight 1: estimates of the pool are then exact."""
     best = pool.best(lambda shard: key.uniform(shard.ids), pool.n)
     score = {i: s for part in pool.map(_scores) for i, s in zip(*part)}
     counts = {
+        "labels": pool.n + labelled,
+        "eigenvalues": [1.0, 1.0],
+        "good": True,
+        "design_condition": 1.0,
         "draws": pool.n,
         "distinct": pool.n,
         "filled": 0,
-        "effective_sample_size": float(pool.n),
+        "effective_sample_size": float(pool.n + labelled),
+        "effective_rows": float(pool.n),
         "effective_draws": float(pool.n),
         "weight_scale": pool.n,
     }
@@ -186,15 +233,13 @@ def _as_basis(name: str, basis: str | Basis | Mapping[str, Any]) -> Basis:
     raise ArgumentError(f"{name}(basis=...) is the name of a map or a Basis, found {basis!r}")
 
 
-def _max_rank(rank: int | None, k: int) -> int:
-    """The maximum of functions that k labels determine."""
-    if rank is None:
-        return max(1, min(k // LABELS_PER_FUNCTION, MAX_FUNCTIONS))
-    return max(1, min(rank, k // MIN_LABELS_PER_FUNCTION))
-
-
 def _effective(total: float, squares: float) -> float:
     return total * total / squares if squares > 0 else 0.0
+
+
+def _off_uniform(rank: int, shard: Shard) -> Tensor:
+    """The sum over rows of the distance of the leverage, over its mean, from 1."""
+    return (shard.state[LEVERAGE] / rank - 1).abs().sum().reshape(1).cpu()
 
 
 def _scores(shard: Shard) -> tuple[list[int], list[float]]:

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from labelwise.errors import NumericsError, RowError
 from labelwise.rng import Key
-from labelwise.selection.memory import Size
 from labelwise.selection.progress import tick
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.rows import Rows, sq_norm
 from labelwise.signals.spec import Basis, Embedding, Features
@@ -34,6 +34,8 @@ from labelwise.signals.spec import Basis, Embedding, Features
 HOLD_OUT = 0.2  # share of the rows
 TOLERANCE = 1e-10  # of float64 rows
 TOLERANCE_SINGLE = 1e-6
+SMALLEST = 1e-250  # sums of squares below it have lost digits: functions are then measured in a unit of their own
+LARGEST = 1e300  # numbers beyond it, or below its inverse, have no square root of a variance in float64
 MIN_VARIANCE = 1e-22  # a smaller variance, relative to the squared mean, is rounding
 TIED = 1e-6  # eigenvalues this close, relative to their size, are equal: the order of their vectors is rounding
 LEVERAGE = "leverage"
@@ -114,7 +116,7 @@ def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -
         key: for the hold-out.
 
     Raises:
-        NumericsError: the functions are zero on every row.
+        NumericsError: the functions are zero on every row, or too large or small for float64.
     """
     is_given = all(pool.map(lambda shard: signal in shard.columns))
     if not is_given and signal.map != "last_layer" and signal.scale is None:
@@ -129,11 +131,16 @@ def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -
         shift_P[-1] = 0.0
     else:
         shift_P = torch.zeros_like(shift_P)
-    grams = pool.sum(functools.partial(_grams, signal, shift_P, key.fold("hold out")))
+    unit_P = torch.ones_like(shift_P)
+    grams = pool.sum(functools.partial(_grams, signal, shift_P, unit_P, key.fold("hold out")))
+    functions = len(shift_P) - has_constant
+    if functions and not SMALLEST < _largest_square(grams, functions) < math.inf:
+        unit_P[:functions] = _unit(pool, signal, shift_P, functions)
+        grams = pool.sum(functools.partial(_grams, signal, shift_P, unit_P, key.fold("hold out")))
     tick(3, SWEEPS)
     train_PP, holdout_PP = grams[:, :-1].view(2, len(shift_P), len(shift_P))
     train, holdout = grams[:, -1].tolist()
-    floor = MIN_VARIANCE * float(shift_P @ shift_P)
+    floor = MIN_VARIANCE * float((shift_P / unit_P).square().sum())
     gram_PP = (train_PP + holdout_PP) / pool.n
     map_PD, available = _map(gram_PP, cap, tol, floor, has_constant)
     if not available:
@@ -144,7 +151,7 @@ def whiten(pool: Shards, signal: Basis, cap: int, tol: float | None, key: Key) -
     return Whitened(
         signal,
         shift_P,
-        map_PD,
+        map_PD / unit_P[:, None],
         available,
         _off_diagonal(map_PD.T @ gram_PP @ map_PD),
         _holdout_rho(train_PP / train, holdout_PP / holdout, cap, tol, floor, has_constant)
@@ -167,11 +174,20 @@ def basis_width(signal: Basis, size: Size) -> int:
 def _scale(pool: Shards, signal: Basis) -> float:
     """The length of the longest row, rounded up to 8 bits: the same whatever the blocks it was measured in."""
     (column,) = signal.stored()
-    longest = max(pool.map(lambda shard: float(shard.each(lambda rows: sq_norm(rows.tensor(column).double())).max())))
+    longest = max(pool.map(lambda shard: float(shard.each(lambda rows: _lengths(rows.tensor(column).double())).max())))
     if longest == 0:
         return 1.0
-    fraction, power = math.frexp(math.sqrt(longest) * (1 - 1e-7))
+    fraction, power = math.frexp(longest * (1 - 1e-7))
     return math.ldexp(math.ceil(fraction * 256) / 256, power)
+
+
+def _lengths(x_ND: Tensor) -> Tensor:
+    """The length of each row, also where a square of its numbers overflows or vanishes."""
+    length_N = sq_norm(x_ND).sqrt()
+    if bool(((length_N > math.sqrt(SMALLEST)) & length_N.isfinite()).all()):
+        return length_N
+    top_N = x_ND.abs().amax(1)
+    return sq_norm(x_ND / top_N.clamp(min=1e-300)[:, None]).sqrt() * top_N.clamp(min=1e-300) * (top_N > 0)
 
 
 def _sums(signal: Basis, shard: Shard) -> Tensor:
@@ -183,13 +199,43 @@ def _sums(signal: Basis, shard: Shard) -> Tensor:
     return total.cpu()
 
 
-def _grams(signal: Basis, shift_P: Tensor, key: Key, shard: Shard) -> Tensor:
-    """Gram matrices of the other rows and of the hold-out with, last, their numbers of rows: (2, P P + 1)."""
-    shift_P = shift_P.to(shard.device)
+def _largest_square(grams: Tensor, functions: int) -> float:
+    """The largest sum of squares of a function, without the constant; NaN or infinite where a square overflowed."""
+    width = math.isqrt(grams.shape[1])
+    return float(grams[:, :-1].view(2, width, width).sum(0).diagonal()[:functions].max())
+
+
+def _unit(pool: Shards, signal: Basis, shift_P: Tensor, functions: int) -> float:
+    """A power of two near the largest distance from the shift, in which squares neither overflow nor vanish."""
+
+    def largest(shard: Shard) -> float:
+        shift = shift_P.to(shard.device)
+        away_N = shard.each(
+            lambda rows: (rows.tensor(signal).double() - shift)[:, :functions].abs().amax(1), scratch(shard, signal)
+        )
+        return float(away_N.max())
+
+    far = max(pool.map(largest))
+    if far == 0:
+        return 1.0
+    if not 1 / LARGEST < far < LARGEST:
+        raise NumericsError(
+            f"basis={signal.map!r}: numbers that differ from their mean by {1 / LARGEST:g} to {LARGEST:g} were "
+            f"expected, {far:.3g} was found. Scale the columns of the features"
+        )
+    return math.ldexp(1.0, math.frexp(far)[1])
+
+
+def _grams(signal: Basis, shift_P: Tensor, unit_P: Tensor, key: Key, shard: Shard) -> Tensor:
+    """Gram matrices of the other rows and of the hold-out with, last, their numbers of rows: (2, P P + 1).
+
+    Functions are divided by `unit_P`.
+    """
+    shift_P, unit_P = shift_P.to(shard.device), unit_P.to(shard.device)
     total = shift_P.new_zeros(2, len(shift_P), len(shift_P))
     count = shift_P.new_zeros(2, 1)
     for _, rows in shard.blocks(scratch=scratch(shard, signal)):
-        z_NP = rows.tensor(signal).double() - shift_P
+        z_NP = (rows.tensor(signal).double() - shift_P).div_(unit_P)
         holdout_N = key.uniform(rows.ids) < HOLD_OUT
         for part, which_N in enumerate((~holdout_N, holdout_N)):
             z_MP = z_NP[which_N]
@@ -222,7 +268,13 @@ def _inverse_root(gram_PP: Tensor, cap: int, tol: float, floor: float) -> tuple[
     """W (P, rank) with W^T G W = I on the leading directions of G, and the number above the tolerance."""
     if not len(gram_PP):
         return gram_PP.new_zeros(0, 0), 0
-    lam_P, u_PP = torch.linalg.eigh(gram_PP)
+    try:
+        lam_P, u_PP = torch.linalg.eigh(gram_PP)
+    except RuntimeError as error:
+        raise NumericsError(
+            "the functions of the basis cannot be decorrelated, because their sizes differ too much or are too large: "
+            f"inner products up to {float(gram_PP.abs().max()):.3g}. Scale the columns of the basis ({error})"
+        ) from error
     available = int((lam_P > max(tol * float(lam_P[-1]), floor, 0.0)).sum())
     rank = min(cap, available)
     if 0 < rank < available and float(lam_P[-rank - 1]) > (1 - TIED) * float(lam_P[-rank]):

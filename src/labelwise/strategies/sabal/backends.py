@@ -9,7 +9,7 @@ torch        PyTorch operations on any device, in any number of shards
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -175,6 +175,7 @@ GREEDY: tuple[GreedyBackend, ...] = (
     TorchGreedy(ListTuning()),
 )
 IHT: tuple[IhtBackend, ...] = (TritonIht(TritonTuning()), GraphIht(IterationTuning()), TorchIht())
+BACKENDS: Mapping[str, tuple[GreedyBackend, ...] | tuple[IhtBackend, ...]] = {"greedy": GREEDY, "iht": IHT}
 
 
 def _in_shard(problem: Problem, solve: Callable[[Problem, Shard], T]) -> T:

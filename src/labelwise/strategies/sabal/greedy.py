@@ -39,7 +39,7 @@ from torch import Tensor
 from labelwise.selection.progress import tick
 from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.kernels.torch import GramSupport, ResidualSupport, update_weights
-from labelwise.strategies.sabal.problem import Problem, gather, gather_state, length, residual, share
+from labelwise.strategies.sabal.problem import Problem, gather, gather_state, length, residual, score_gradient, share
 from labelwise.strategies.sabal.scoreboard import Scoreboard, ScoreTuning, Trial
 from labelwise.strategies.sabal.vectors import adjoint, forward, joined, wide
 
@@ -77,7 +77,8 @@ class Picks(Protocol):
 
 def greedy(problem: Problem, picks: Picks) -> Picked:
     """k rows by algorithm 1; `scores` are minus the value that is minimised."""
-    terms, first = problem.terms, share(problem)
+    terms = problem.terms
+    first = share(problem, score_gradient(problem))
     while picks.size < problem.k:
         picks.advance()
         tick(picks.size, problem.k)

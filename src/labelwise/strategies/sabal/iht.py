@@ -6,7 +6,7 @@ gradient (two products), and a few products over the k rows of the support (algo
 
 `ShardRows` stores them in any shards, and the host follows every iteration. `DeviceRows` is for one accelerator: z, w,
 R and the support stay there, on CUDA the iteration is captured in a graph and replayed, and the host waits only once
-for many. Rows are in the order of sigma, then of id, when they are sorted by key, so that a stable sort leaves ties as
+for many. Rows are in the order of sigma, then of lot, when they are sorted by key, so that a stable sort leaves ties as
 `top` does. Once w has stopped moving, an iteration changes nothing. All of it is in float64, whatever rows are stored
 in.
 """
@@ -53,7 +53,7 @@ class Solved(NamedTuple):
     r_AB: Tensor
     iterations: int
     stopped: str
-    share: float | None
+    shares: tuple[float | None, float | None]  # of the variance in the key of the first threshold, and after the last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,16 +71,22 @@ class IhtRows(ABC):
         done: iterations made.
         going: whether w still moves.
         r_AB: R = Phi w - v, for the w of the last iteration.
-        share: of the variance in the first score.
     """
 
     done = 0
     going = True
     r_AB: Tensor
-    share: float | None
 
-    def __init__(self, problem: Problem, stop: Stop):
-        self.problem, self.stop = problem, stop
+    def __init__(self, problem: Problem, stop: Stop, prox: Prox):
+        self.problem, self.stop, self.prox = problem, stop, prox
+
+    def share(self) -> float | None:
+        """How much of the key of the next threshold is variance."""
+        return share(self.problem, self.key_at_alpha_0())
+
+    def key_at_alpha_0(self) -> Callable[[Shard], Tensor]:
+        """What the key of the next threshold has of each row besides the variance."""
+        return functools.partial(_key, 0.0, float(self._next_step()), self.prox)
 
     @abstractmethod
     def advance(self) -> None:
@@ -106,7 +112,11 @@ class IhtRows(ABC):
 
     @abstractmethod
     def _descend(self) -> Tensor:
-        """Store u = grad f1(z). Returns the length of the step down it (lines 4 and 5)."""
+        """Store u = grad f1(z), in shards with z. Returns the length of the step down it (lines 4 and 5)."""
+
+    @abstractmethod
+    def _next_step(self) -> Tensor:
+        """As `_descend`, also once the loop has stopped."""
 
     @abstractmethod
     def _threshold(self, mu: Tensor) -> None:
@@ -132,11 +142,17 @@ class IhtRows(ABC):
 def iht(problem: Problem, stop: Stop, start: Callable[[Problem, Stop], IhtRows]) -> Solved:
     """Algorithm 2, until it stops. `start` makes the state before the first iteration, w = z = 0."""
     rows = start(mean_cut(problem), stop)
+    first = rows.share()
     while rows.done < stop.iterations and rows.going:
         rows.advance()
         tick(rows.done, stop.iterations)
     stopped = "iterations" if rows.going else "tolerance"
-    return Solved(*rows.solved(), rows.r_AB, rows.done, stopped, rows.share)
+    return Solved(*rows.solved(), rows.r_AB, rows.done, stopped, (first, rows.share()))
+
+
+def first_key(problem: Problem) -> Callable[[Shard], Tensor]:
+    """What the exact key of the first threshold has of each row besides the variance."""
+    return ShardRows(mean_cut(problem), Stop(1, 0.0), "exact").key_at_alpha_0()
 
 
 def mean_cut(problem: Problem) -> Problem:
@@ -152,14 +168,14 @@ class ShardRows(IhtRows):
     """Rows in any shards. The host knows the support by ids in order, with its g in float64."""
 
     def __init__(self, problem: Problem, stop: Stop, prox: Prox):
-        super().__init__(problem, stop)
-        self._prox, self._noise = prox, problem.noise
+        super().__init__(problem, stop, prox)
+        self._noise = problem.noise
         v_AB = problem.v_AB
-        self.share = None
         self._ids = self._old_ids = self._z_ids = torch.empty(0, dtype=torch.int64)
         self._w = self._old_w = self._z = v_AB.new_empty(0)
         self._g = Factored(v_AB.new_empty(0, v_AB.shape[0]), v_AB.new_empty(0, v_AB.shape[1]))
         self.r_AB = self._rz_AB = -v_AB
+        self._mu: Tensor | None = None  # of the step down from z, where it is known
         problem.pool.map(_prepare)
 
     def advance(self) -> None:
@@ -171,17 +187,23 @@ class ShardRows(IhtRows):
         return self._best.ids, self._w[positions], self._best.values
 
     def _descend(self) -> Tensor:
+        if self._mu is None:
+            self._mu = self._sweep()
+        return self._mu
+
+    def _sweep(self) -> Tensor:
         problem, device = self.problem, self.r_AB.device
         problem.pool.map(functools.partial(_put_z, self._z_ids, self._z))
         parts = problem.pool.map(functools.partial(_gradient, problem, self._rz_AB))
         along_AB, square = (functools.reduce(torch.add, (one.to(device) for one in column)) for column in zip(*parts))
-        if not self.done:
-            self.share = share(problem)
         return descent_step(square, along_AB / problem.k, problem, self._noise)
+
+    def _next_step(self) -> Tensor:
+        return self._descend()
 
     def _threshold(self, mu: Tensor) -> None:
         problem, step = self.problem, float(mu)
-        self._best = top(problem.pool, functools.partial(_key, problem.terms.alpha, step, self._prox), problem.k)
+        self._best = top(problem.pool, functools.partial(_key, problem.terms.alpha, step, self.prox), problem.k)
         ids = self._best.ids.sort().values
         self._old_ids, self._old_w = self._ids, self._w
         if not torch.equal(ids, self._ids):
@@ -200,14 +222,14 @@ class ShardRows(IhtRows):
         return w, w - old_w
 
     def _store(self, w: Tensor, z: Tensor, r_AB: Tensor, rz_AB: Tensor) -> None:
-        self._z, self.r_AB, self._rz_AB = z, r_AB, rz_AB
+        self._z, self.r_AB, self._rz_AB, self._mu = z, r_AB, rz_AB, None
 
     def _continue_if(self, moves: Tensor) -> None:
         self.going = bool(moves)
 
 
 def top(pool: Shards, key: functools.partial[Tensor], k: int) -> Best:
-    """The k rows of highest key, ties to the larger sigma, then to the smaller id."""
+    """The k rows of highest key, ties to the larger sigma, then by lot."""
     best = pool.best(key, k)
     edge = best.values[-1]
     count = int((best.values == edge).sum())
@@ -266,8 +288,9 @@ class DeviceRows(IhtRows):
         self, problem: Problem, stop: Stop, shard: Shard, make: Callable[[Problem, Shard], TorchIteration], chunk: int
     ):
         """`make` makes the passes over rows, `chunk` is how many iterations are made between two waits of the host."""
-        super().__init__(problem, stop)
-        self._shard, self._chunk, self._passes = shard, chunk, make(problem, shard)
+        passes = make(problem, shard)
+        super().__init__(problem, stop, passes.prox)
+        self._shard, self._chunk, self._passes = shard, chunk, passes
         n, k, device = len(shard), problem.k, shard.device
         self.r_AB, self._rz_AB = -problem.v_AB, -problem.v_AB
         self._w_N, self._z_N, self._u_N = (self.r_AB.new_zeros(n) for _ in range(3))
@@ -275,9 +298,7 @@ class DeviceRows(IhtRows):
         self._next_key = self.r_AB.new_full((1,), -torch.inf)  # the best key of the rows that are not taken
         self._going = torch.ones(1, dtype=torch.int32, device=device)
         self._done = torch.zeros(1, dtype=torch.int32, device=device)
-        self._descend()
-        shard.state["c"] = self._u_N / 2 - problem.terms.beta * (self._z_N - 1)
-        self.share = share(problem)
+        shard.state["z"], shard.state["u"] = self._z_N, self._u_N
         state = [self._w_N, self._z_N, self.r_AB, self._rz_AB, self._positions, self._keys, self._next_key]
         self._step = captured(self.iterate, [*state, self._going, self._done])
 
@@ -288,15 +309,20 @@ class DeviceRows(IhtRows):
 
     def solved(self) -> tuple[Tensor, Tensor, Tensor]:
         ids, keys = self._shard.ids[self._positions].cpu(), self._keys.cpu()
-        # Ties go to the smaller id, but for those at the edge where more rows are tied than may be taken.
+        # Ties are broken by lot, but for those at the edge where more rows are tied than may be taken.
         crowded = (keys == keys[-1]) & (keys[-1] == self._next_key.cpu())
-        by_id = ids.masked_fill(crowded, torch.iinfo(torch.int64).max).argsort(stable=True)
-        order = by_id[keys[by_id].argsort(descending=True, stable=True)]
+        lots = self._shard.ties.lots(ids).masked_fill(crowded, torch.iinfo(torch.int64).max)
+        by_lot = lots.argsort(stable=True)
+        order = by_lot[keys[by_lot].argsort(descending=True, stable=True)]
         w = self._w_N[self._positions[order.to(self._positions.device)]]
         return ids[order], w, keys[order]
 
     def _descend(self) -> Tensor:
         return self._passes.descend(self._rz_AB, self._z_N, self._u_N, self._going)
+
+    def _next_step(self) -> Tensor:
+        self._going.fill_(1)  # the passes do nothing without
+        return self._descend()
 
     def _threshold(self, mu: Tensor) -> None:
         ranked = torch.sort(self._passes.keys(self._z_N, self._u_N, mu), descending=True, stable=True)

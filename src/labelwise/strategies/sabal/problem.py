@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,15 +22,16 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import NumericsError
-from labelwise.selection.memory import Size
-from labelwise.selection.strategy import TIE
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shard, Shards
 from labelwise.shards.devices import to_device
+from labelwise.shards.shard import TIE
 from labelwise.signals.rows import Factored
-from labelwise.strategies.sabal.vectors import TINY, Vectors, adjoint, wide
+from labelwise.strategies.sabal.vectors import TINY, Vectors, adjoint, forward, wide
 
 PART = 1024  # picked rows that are converted to float64 at once
 SMALLEST, LARGEST = 1e-90, 1e90  # of squared vectors and of beta: a step has their third powers
+SAME = 1e-9  # numbers of rows that differ by less, next to the largest, are the same but for rounding
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
 MOST_PRODUCTS = 16_384  # picks up to which products of all pairs of them are stored: 2 GB then
 STATE = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "unlisted")
@@ -78,6 +79,11 @@ class Problem:
     flat: str = ""  # why every vector is zero, where that is so: rows differ by sigma only
 
     @property
+    def reach(self) -> float:
+        """How long R may be: it starts as -v and changes by multiples of phi."""
+        return length(self.v_AB) + self.longest
+
+    @property
     def slack(self) -> float:
         """Scores that differ by less are tied."""
         return TIE * self.size
@@ -85,19 +91,19 @@ class Problem:
     @property
     def noise(self) -> float:
         """Entries of the gradient of f1 that are smaller are rounding."""
-        return NOISE * 2 * (self.longest * (length(self.v_AB) + self.longest) + self.terms.beta)
+        return NOISE * 2 * (self.longest * self.reach + self.terms.beta)
 
     @property
     def near_one(self) -> float:
-        """What brings R near to length one."""
-        return 1 / max(length(self.v_AB) + self.longest, TINY)
+        """What brings R close to length one."""
+        return 1 / max(self.reach, TINY)
 
     def in_shard(self, shard: Shard) -> Problem:
         """The same problem where all rows are in this shard, for a function that runs there, also in another process.
 
         What that function asks of the rows is part of its own answer, and is not written to a journal.
         """
-        return replace(self, pool=Shards([shard]), v_AB=self.v_AB.to(shard.device))
+        return replace(self, pool=Shards([shard], ties=shard.ties), v_AB=self.v_AB.to(shard.device))
 
 
 @contextmanager
@@ -106,15 +112,21 @@ def posed(pool: Shards, vectors: Vectors, k: int, terms: Terms) -> Iterator[Prob
     try:
         sums = pool.map(vectors.prepare)
         v_AB = functools.reduce(torch.add, (one.to(sums[0].device) for one in sums)) / pool.n
-        longest, bonus = (max(found) for found in zip(*pool.map(functools.partial(_store_bonus, terms, k))))
-        # R starts as -v and changes by multiples of phi, so this is what scores are made of.
-        size = bonus + 2 * terms.tau * longest * (length(v_AB) + longest)
+        longest = max(pool.map(functools.partial(_scale, terms.scale, k)))
         flat = vectors.same if all(pool.map(vectors.is_same)) else vectors.zero if longest == 0 else ""
-        if not flat:
-            _check_range(terms, longest, length(v_AB), size)
-        yield Problem(pool, vectors, k, terms, v_AB, longest, max(size, TINY), flat)
+        yield with_alpha(Problem(pool, vectors, k, terms, v_AB, longest, 0.0, flat), terms.alpha)
     finally:
         pool.map(_remove_state)
+
+
+def with_alpha(problem: Problem, alpha: float) -> Problem:
+    """The same problem with this weight of the variance. Shards store the bonus of each row for it."""
+    terms = replace(problem.terms, alpha=alpha)
+    bonus = max(problem.pool.map(functools.partial(_store_bonus, terms)))
+    size = bonus + 2 * terms.tau * problem.longest * problem.reach
+    if not problem.flat:
+        _check_range(terms, problem.longest, length(problem.v_AB), size)
+    return replace(problem, terms=terms, size=max(size, TINY))
 
 
 def gather(problem: Problem, ids: Tensor) -> Factored:
@@ -157,13 +169,48 @@ def parts_of(problem: Problem, ids: Tensor, w: Tensor, r_AB: Tensor) -> dict[str
     return {"objective": bias + beta + variance, "bias": bias, "beta_part": beta, "variance": variance}
 
 
-def share(problem: Problem) -> float | None:
-    """alpha std(sigma^2) / std(tau gradient), from the stored c: how much of the score is variance."""
-    n = problem.pool.n
-    c, cc, s, ss = (float(one) / n for one in problem.pool.sum(_moments))
-    gradient = 2 * abs(problem.terms.tau) * math.sqrt(max(0.0, cc - c * c))
-    variance = problem.terms.alpha * math.sqrt(max(0.0, ss - s * s))
-    return variance / gradient if gradient > 0 else None
+def share(problem: Problem, rest: Callable[[Shard], Tensor]) -> float | None:
+    """How much of the score is variance: its spread over rows, as a share of that of both terms.
+
+    `rest` gives the other term of each row. None where neither differs between rows.
+    """
+    variance, other = problem.terms.alpha * spread(problem.pool, _squares), spread(problem.pool, rest)
+    return variance / (variance + other) if variance + other > 0 else None
+
+
+def alpha_of(problem: Problem, wanted: float, rest: Callable[[Shard], Tensor]) -> float:
+    """The alpha with which the variance has this share of the score, to six digits: the same in any order of the rows.
+
+    0 where sigma is the same for all rows.
+
+    Raises:
+        NumericsError: the other term is the same for all rows.
+    """
+    variance, other = spread(problem.pool, _squares), spread(problem.pool, rest)
+    if variance == 0 or wanted == 0:
+        return 0.0
+    if other == 0:
+        raise NumericsError(
+            f"no alpha gives the variance a share of {wanted:g}: the gradient of the bias term is the same for all "
+            "rows. Set alpha instead of variance_share, or bias=False to pick the rows of largest variance."
+        )
+    return float(f"{wanted / (1 - wanted) * (other / variance):.6g}")
+
+
+def spread(pool: Shards, fn: Callable[[Shard], Tensor]) -> float:
+    """Standard deviation over all rows of a number for each row; 0 where they differ by rounding only."""
+    parts = [(n, found.tolist()) for n, found in pool.map(functools.partial(_moments, fn))]
+    mean = sum(n * one for n, (one, _, _) in parts) / pool.n
+    square = sum(squares + n * (one - mean) ** 2 for n, (one, squares, _) in parts) / pool.n
+    deviation = math.sqrt(square)
+    return deviation if deviation > SAME * max(most for _, (_, _, most) in parts) else 0.0
+
+
+def score_gradient(problem: Problem, r_AB: Tensor | None = None) -> Callable[[Shard], Tensor]:
+    """What the greedy score has of each row besides the variance and beta, from the stored c, or c of this R."""
+    if r_AB is not None:
+        problem.pool.map(functools.partial(_store_c, problem, r_AB))
+    return functools.partial(_score_gradient, problem.terms, NOISE * problem.longest * problem.reach)
 
 
 def length(x: Tensor) -> float:
@@ -171,14 +218,19 @@ def length(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x))
 
 
-def _store_bonus(terms: Terms, k: int, shard: Shard) -> tuple[float, float]:
-    """Store what the greedy score adds to the gradient. Returns the largest |phi| and the largest bonus."""
-    sigma_N, length_N = shard.state["sigma"].mul_(terms.scale), shard.state["length"].div_(k)
-    bonus_N = terms.alpha * sigma_N**2
+def _scale(scale: float, k: int, shard: Shard) -> float:
+    """Scale sigma and the lengths. Returns the largest |phi|."""
+    shard.state["sigma"].mul_(scale)
+    return float(shard.state["length"].div_(k).max())
+
+
+def _store_bonus(terms: Terms, shard: Shard) -> float:
+    """Store what the greedy score adds to the gradient. Returns the largest."""
+    bonus_N = terms.alpha * shard.state["sigma"] ** 2
     if terms.second_order:
-        bonus_N = bonus_N - terms.tau**2 * length_N**2
+        bonus_N = bonus_N - terms.tau**2 * shard.state["length"] ** 2
     shard.state["bonus"] = bonus_N
-    return float(length_N.max()), float(bonus_N.abs().max())
+    return float(bonus_N.abs().max())
 
 
 def _check_range(terms: Terms, longest: float, mean: float, size: float) -> None:
@@ -207,9 +259,28 @@ def _state_of(name: str, ids: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
     return found, shard.state[name][positions]
 
 
-def _moments(shard: Shard) -> Tensor:
-    c_N, square_N = shard.state["c"], shard.state["sigma"] ** 2
-    return torch.stack([c_N.sum(), (c_N * c_N).sum(), square_N.sum(), (square_N * square_N).sum()]).cpu()
+def _store_c(problem: Problem, r_AB: Tensor, shard: Shard) -> None:
+    r_AB, c_N = r_AB.to(shard.device), shard.state["sigma"].new_empty(len(shard))
+    for where, g in problem.vectors.blocks(shard, r_AB.shape[1]):
+        c_N[where] = forward(wide(g), r_AB) / problem.k
+    shard.state["c"] = c_N
+
+
+def _score_gradient(terms: Terms, noise: float, shard: Shard) -> Tensor:
+    c_N = shard.state["c"]
+    gradient_N = 2 * terms.tau * c_N.masked_fill(c_N.abs() <= noise, 0.0)
+    return gradient_N + terms.tau**2 * shard.state["length"] ** 2 if terms.second_order else gradient_N
+
+
+def _squares(shard: Shard) -> Tensor:
+    return shard.state["sigma"] ** 2
+
+
+def _moments(fn: Callable[[Shard], Tensor], shard: Shard) -> tuple[int, Tensor]:
+    """How many rows there are; mean, sum of squares around it, and the largest size."""
+    x_N = fn(shard)
+    mean = x_N.mean()
+    return len(x_N), torch.stack([mean, ((x_N - mean) ** 2).sum(), x_N.abs().max()]).cpu()
 
 
 def _remove_state(shard: Shard) -> None:

@@ -25,7 +25,7 @@ number of iterations are not given there. A draw's probability below 1e-12 count
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,21 +37,33 @@ from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.backends import Backend, choose
-from labelwise.selection.memory import Size
 from labelwise.selection.parameters import flag, number, whole
-from labelwise.selection.strategy import Growth
-from labelwise.shards import Shards
+from labelwise.selection.strategy import Growth, Size
+from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, LogProbs, MeanGrad, Needs, Probs
-from labelwise.strategies.sabal import backends
+from labelwise.strategies.sabal.backends import BACKENDS
 from labelwise.strategies.sabal.greedy import ListTuning
-from labelwise.strategies.sabal.iht import Stop
+from labelwise.strategies.sabal.iht import Stop, first_key
 from labelwise.strategies.sabal.kernels.torch import rounded
-from labelwise.strategies.sabal.problem import Problem, Terms, gather, memory, parts_of, posed, residual
+from labelwise.strategies.sabal.problem import (
+    Problem,
+    Terms,
+    alpha_of,
+    gather,
+    memory,
+    parts_of,
+    posed,
+    residual,
+    score_gradient,
+    share,
+    with_alpha,
+)
 from labelwise.strategies.sabal.vectors import Gradients, Losses, Vectors
 
 # The paper's settings for CIFAR-10: alpha, beta. With VGG-16 (table 5), and with the Bayesian ResNet-18 (table 4).
 DEFAULTS = {"greedy": (1e-2, 1e-1), "iht": (1e-8, 1e-6)}
 BAYESIAN_DEFAULTS = {"greedy": (2.0, 1.0), "iht": (1.0, 1e-6)}
+USUAL_ITERATIONS = 200  # of IHT: most selections stop before (docs/results/sabal-beta.md)
 GRADIENT: dict[str, MeanGrad | HeadGrad] = {"expected": MeanGrad(), "argmax": HeadGrad()}
 GRADIENTS = Needs(pool=(MeanGrad(),))
 ARRAYS = frozenset({"probs", "label_probs", "embedding"})  # of the gradient form
@@ -71,16 +83,19 @@ class Sabal(Strategy):
 
     Args:
         solver: "greedy" or "iht".
-        alpha: weight of the variance; 0 leaves bias alone. None is the paper's value for CIFAR-10, by solver and form.
+        alpha: weight of the variance; 0 leaves bias alone. None is the paper's value for CIFAR-10, by solver and form,
+            unless `variance_share` is set.
+        variance_share: sets alpha so that the variance has this share of the score at w = 0, from 0 to below 1,
+            whatever the scale of the embedding and the number of rows. Instead of `alpha`.
         beta: pull of the weights towards one. None is the paper's value for CIFAR-10, by solver and form.
-        tau: step that the greedy score looks ahead; IHT uses it for the note `share` only.
+        tau: step that the greedy score looks ahead. IHT does not use it.
         iterations, tolerance: IHT stops after `iterations`, or when w moves by less than this share of its length.
         prox: the rule of IHT's threshold, "exact" or "paper".
         sigma_scale: sigma is divided by the rows of the pool ("paper"), of the batch ("batch"), or not ("none").
         second_order: the greedy score counts the curvature of f1 as well. Not for IHT.
         form: "gradient" or "bayesian"; "auto" is gradient, or in `lw.select` what the given arrays allow.
         bias: False leaves variance alone: the rows of largest sigma.
-        unit_weights: greedy without line search and de-bias, every weight one; near to the exact path for large beta.
+        unit_weights: greedy without line search and de-bias, every weight one; close to the exact path for large beta.
             Not for IHT.
         draws: how many draws the Bayesian form asks of a model.
         gradient: "expected" has Phi of the gradients expected under `label_probs`, zero where those are `probs`;
@@ -92,7 +107,7 @@ class Sabal(Strategy):
     alpha: float | None = None
     beta: float | None = None
     tau: float = 1.0
-    iterations: int = 200
+    iterations: int = 1000
     tolerance: float = 1e-5
     prox: Literal["exact", "paper"] = "exact"
     sigma_scale: Literal["paper", "batch", "none"] = "paper"
@@ -102,7 +117,9 @@ class Sabal(Strategy):
     unit_weights: bool = False
     draws: int = 100
     gradient: Literal["expected", "argmax"] = "expected"
+    variance_share: float | None = None
 
+    backends: ClassVar[Mapping[str, Sequence[Backend]]] = BACKENDS
     name = "sabal-greedy"
     variants: ClassVar = {"sabal-greedy": {"solver": "greedy"}, "sabal-iht": {"solver": "iht"}}
     picks = "a weighted batch whose loss stands for the pool's, greedily"
@@ -118,9 +135,11 @@ class Sabal(Strategy):
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ArgumentError(f"Sabal({name}=...) is one of {', '.join(known)}; found {getattr(self, name)!r}")
+        self._check_share()
         self._set_defaults()
         for name in ("alpha", "beta", "tau", "tolerance"):
-            object.__setattr__(self, name, number("Sabal", name, getattr(self, name)))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, number("Sabal", name, getattr(self, name)))
         for name in ("iterations", "draws"):
             object.__setattr__(self, name, whole("Sabal", name, getattr(self, name), 1))
         for name in ("second_order", "bias", "unit_weights"):
@@ -142,10 +161,32 @@ class Sabal(Strategy):
         if self.form == "bayesian":
             object.__setattr__(self, "needs", Needs(pool=(LogProbs(self.draws),)))
 
+    def _check_share(self) -> None:
+        """Raise ArgumentError where variance_share is no share, or where something else sets the variance."""
+        if self.variance_share is None:
+            return
+        share = number("Sabal", "variance_share", self.variance_share)
+        if share >= 1:
+            raise ArgumentError(
+                f"Sabal(variance_share=...) must be from 0 to below 1, found {share:g}; "
+                "for variance alone set bias=False"
+            )
+        object.__setattr__(self, "variance_share", share)
+        if self.alpha is not None:
+            raise ArgumentError(
+                f"Sabal(alpha={self.alpha!r}, variance_share={share:g}): both set the weight of the variance; set one"
+            )
+        if not self.bias:
+            raise ArgumentError("Sabal(bias=False) leaves variance alone: leave variance_share out")
+        if self.solver == "greedy" and self.tau == 0:
+            raise ArgumentError("Sabal(tau=0) leaves variance alone: leave variance_share out, or set tau above 0")
+
     def _set_defaults(self) -> None:
         """alpha and beta, where they are None; `unset` remembers which: another form has others."""
         values = (BAYESIAN_DEFAULTS if self.form == "bayesian" else DEFAULTS)[self.solver]
         default = {name: value for name, value in zip(("alpha", "beta"), values) if getattr(self, name) is None}
+        if self.variance_share is not None:
+            del default["alpha"]  # it is found for each pool
         for name, value in default.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "unset", tuple(default))
@@ -166,37 +207,40 @@ class Sabal(Strategy):
             return 0.0
         c, d = size.shape(Probs)[0], size.shape(Embedding)[0]
         if self.solver == "iht":
-            return 4.0 * size.rows * c * d * self.iterations
+            return 4.0 * size.rows * c * d * min(self.iterations, USUAL_ITERATIONS)
         # Checks of all rows, then in float64, which counts twice, the picked rows and a list for each pick.
         return 2.0 * size.rows * size.k * (c + d) + 4.0 * size.k * (size.k + ListTuning.longest) * c * d
 
     def select(self, pool: Shards, labelled: Shards, k: int, key: Key) -> Selection:
-        return self.solve(pool, k, backends.GREEDY if self.solver == "greedy" else backends.IHT)
-
-    def solve(self, pool: Shards, k: int, candidates: Sequence[Backend]) -> Selection:
-        """k rows of `pool`, by the first of these backends of the solver that supports the problem."""
-        assert self.alpha is not None, "set on creation"
         assert self.beta is not None, "set on creation"
         vectors: Vectors = Gradients(GRADIENT[self.gradient])
         if self.form == "bayesian":
             vectors = Losses(LogProbs(self.draws))
         scale = {"paper": 1 / pool.n, "batch": 1 / k, "none": 1.0}[self.sigma_scale]
-        terms = Terms(self.alpha, self.beta, self.tau, scale, self.second_order, self.unit_weights)
+        terms = Terms(self.alpha or 0.0, self.beta, self.tau, scale, self.second_order, self.unit_weights)
         with posed(pool, vectors, k, terms) as problem:
             if problem.flat or not self.bias:
                 return self._most_uncertain(problem)
-            return (self._greedy if self.solver == "greedy" else self._iht)(problem, choose(candidates, problem))
+            if self.variance_share is not None:
+                problem = with_alpha(problem, alpha_of(problem, self.variance_share, self._rest(problem)))
+            solve = self._greedy if self.solver == "greedy" else self._iht
+            return solve(problem, choose(self.backends[self.solver], problem))
+
+    def _rest(self, problem: Problem) -> Callable[[Shard], Tensor]:
+        """What the first score has of each row besides the variance."""
+        return first_key(problem) if self.solver == "iht" else score_gradient(problem, -problem.v_AB)
 
     def _greedy(self, problem: Problem, backend: Any) -> Selection:
         found = backend.solve(problem)
-        notes = parts_of(problem, found.ids, found.w, found.r_AB)
-        notes |= {"share": found.share, "iterations": problem.k, "sweeps": found.sweeps, "stopped": "k rows taken"}
+        after = share(problem, score_gradient(problem, found.r_AB))
+        notes = _notes(problem, found.ids, found.w, found.r_AB, (found.share, after))
+        notes |= {"iterations": problem.k, "sweeps": found.sweeps, "stopped": "k rows taken"}
         return _selection(found.ids, found.w, found.scores, notes)
 
     def _iht(self, problem: Problem, backend: Any) -> Selection:
         found = backend.solve(problem, Stop(self.iterations, self.tolerance), self.prox)
-        notes = parts_of(problem, found.ids, found.w, found.r_AB)
-        notes |= {"share": found.share, "iterations": found.iterations, "stopped": found.stopped}
+        notes = _notes(problem, found.ids, found.w, found.r_AB, found.shares)
+        notes |= {"iterations": found.iterations, "stopped": found.stopped}
         return _selection(found.ids, found.w, found.keys, notes)
 
     def _most_uncertain(self, problem: Problem) -> Selection:
@@ -204,11 +248,19 @@ class Sabal(Strategy):
         best = problem.pool.best(lambda shard: rounded(shard.state["sigma"]), problem.k)
         ones = torch.ones(problem.k, dtype=torch.float64, device=problem.v_AB.device)
         r_AB = residual(problem, gather(problem, best.ids), ones)
-        notes = parts_of(problem, best.ids, ones, r_AB)
-        notes |= {"share": None, "iterations": 0, "stopped": "variance only"}
+        notes = _notes(problem, best.ids, ones, r_AB, (None, None))
+        notes |= {"alpha": self.alpha, "iterations": 0, "stopped": "variance only"}
         if problem.flat:
             notes["note"] = f"the bias term is zero: {problem.flat}"
         return _selection(best.ids, ones, best.values**2, notes)
+
+
+def _notes(
+    problem: Problem, ids: Tensor, w: Tensor, r_AB: Tensor, shares: tuple[float | None, float | None]
+) -> dict[str, Any]:
+    """The objective with its parts, alpha, and the share of the variance in the score before and after."""
+    named = zip(("share", "share_after"), shares)
+    return {**parts_of(problem, ids, w, r_AB), "alpha": problem.terms.alpha, **dict(named)}
 
 
 def _selection(ids: Tensor, w: Tensor, scores: Tensor, notes: dict[str, Any]) -> Selection:

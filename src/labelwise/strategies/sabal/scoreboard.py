@@ -90,7 +90,10 @@ class Scoreboard:
         pool, tau = self._problem.pool, self._problem.terms.tau
         pool.map(functools.partial(_sweep, self._problem, r_AB, True))
         floor = max(pool.map(lambda shard: float(_score(tau, shard).max()))) - self._problem.slack
-        return min(one for one in pool.map(functools.partial(_first_above, tau, floor)) if one is not None)
+        found = [one for one in pool.map(functools.partial(_first_above, tau, floor)) if one is not None]
+        ids, scores = (torch.tensor(column) for column in zip(*found))
+        first = pool.ties.lots(ids).argmin()
+        return int(ids[first]), float(scores[first])
 
     def best(self, r_AB: Tensor) -> tuple[int, float]:
         """The best row for this R and its score: by c, and in float64 among those within its rounding of the best."""
@@ -103,17 +106,19 @@ class Scoreboard:
         if any(one is None for one in found):
             return self.exact(r_AB)
         ids, score_n = (torch.cat([one[i].cpu() for one in found if one is not None]) for i in (0, 1))
-        first = ids[score_n >= score_n.max() - problem.slack].min()
-        return int(first), float(score_n[ids == first])
+        tied = (score_n >= score_n.max() - problem.slack).nonzero()[:, 0]
+        first = tied[problem.pool.ties.lots(ids[tied]).argmin()]
+        return int(ids[first]), float(score_n[first])
 
     def listed(self, count: int) -> tuple[Tensor, float]:
-        """The rows with the best scores, by id, and how far their scores are apart. The others become unlisted."""
+        """The rows with the best scores, by lot, and how far their scores are apart. The others become unlisted."""
         if len(self.undone) and len(self.r_AB) > self._tuning.costly:
             self._restore()
         best = self._problem.pool.best(functools.partial(_score, self._problem.terms.tau), count)
         free = best.values > -torch.inf
         ids = torch.cat([best.ids[free], self._undone_ids]).unique()
         self._problem.pool.map(functools.partial(_mark_unlisted, ids))
+        ids = ids[self._problem.pool.ties.lots(ids).argsort()]  # so that the first of those tied has the smallest lot
         return ids, float(best.values[free][0] - best.values[free][-1])
 
     def check(self, trial: Trial) -> int:
@@ -256,12 +261,12 @@ def _candidates(
 
 
 def _first_above(tau: float, floor: float, shard: Shard) -> tuple[int, float] | None:
-    """The smallest id with a score of at least `floor`, and its score."""
+    """The id of smallest lot with a score of at least `floor`, and its score."""
     score_N = _score(tau, shard)
     above = (score_N >= floor).nonzero()[:, 0]
     if not len(above):
         return None
-    place = above[shard.ids[above].argmin()]
+    place = above[shard.lots[above].argmin()]
     return int(shard.ids[place]), float(score_N[place])
 
 

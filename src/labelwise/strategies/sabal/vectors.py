@@ -175,7 +175,7 @@ def forward(x: Factored, r_AB: Tensor) -> Tensor:
     """<x_j, R> for each row (n,), computed in the precision of the rows, returned in that of R."""
     if x.right.dtype == r_AB.dtype:
         return (r_AB @ x.right.T).mul_(x.left.T).sum(0)  # few lines first: quicker on a CPU than few columns
-    size = torch.linalg.vector_norm(r_AB).clamp(min=TINY)  # at length one nothing underflows
+    size: Tensor = torch.linalg.vector_norm(r_AB).clamp(min=TINY)  # at length one nothing underflows
     return forward(x, (r_AB / size).to(x.right.dtype)).to(r_AB.dtype) * size
 
 
@@ -183,7 +183,7 @@ def adjoint(x: Factored, u_N: Tensor) -> Tensor:
     """sum_j u_j x_j, a matrix (A, B), computed in the precision of the rows, returned in that of u."""
     if x.right.dtype == u_N.dtype:
         return (x.left * u_N[:, None]).T @ x.right
-    size = torch.linalg.vector_norm(u_N).clamp(min=TINY)
+    size: Tensor = torch.linalg.vector_norm(u_N).clamp(min=TINY)
     return adjoint(x, (u_N / size).to(x.right.dtype)).to(u_N.dtype) * size
 
 

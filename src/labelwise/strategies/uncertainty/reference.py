@@ -9,8 +9,8 @@ import numpy as np
 
 
 def top_k(ids: Sequence[int] | np.ndarray, scores: Sequence[float], k: int) -> list[int]:
-    """The k ids of highest score, ties to the smaller id."""
-    return [i for _, i in sorted(zip([-s for s in scores], [int(i) for i in ids]))[:k]]
+    """The k ids of highest score, ties to the earlier row."""
+    return [int(ids[row]) for row in sorted(range(len(ids)), key=lambda row: -scores[row])[:k]]
 
 
 def confidence(probs: np.ndarray) -> list[float]:

@@ -26,6 +26,7 @@ class Confidence(Scored):
     """Rows whose most probable class is least probable."""
 
     name = "confidence"
+    also = ("least-confidence", "least-confident", "uncertainty", "uncertainty-sampling")
     picks = "least probable top class"
     reason = "The model is not sure of its best guess here."
     needs = Needs(pool=(Probs(),))
@@ -42,6 +43,7 @@ class Margin(Scored):
     """Rows whose two most probable classes are closest."""
 
     name = "margin"
+    also = ("breaking-ties", "smallest-margin", "margin-sampling")
     picks = "closest top two classes"
     reason = "The model hesitates between its two best guesses here."
     needs = Needs(pool=(Probs(),))
@@ -62,6 +64,7 @@ class Entropy(Scored):
     """Rows whose class probabilities have the highest entropy."""
 
     name = "entropy"
+    also = ("max-entropy", "maximum-entropy", "entropy-sampling")
     picks = "highest entropy of the classes"
     reason = "The model has no clear opinion on this one."
     needs = Needs(pool=(Probs(),))

@@ -37,7 +37,7 @@ MIN_GAIN_SHARE = 1e-4  # a gain this far below the highest since M was inverted 
 SOLVE_BLOCK = 2048  # rows whose small systems are solved at once
 FLOOR_ROWS = 32  # rows that are solved first, for a lower bound of the best gain
 HUGE = 1e300  # a gain above all others; infinity times 0 would not be a number
-LAST = torch.iinfo(torch.int64).max
+LAST_LOT = torch.iinfo(torch.int64).max
 PER_ROW = ("cached", "P", "Q", "probs", "h", "traces", "selected")  # state of the cached rows
 _graphs: WeakKeyDictionary[Shard, _Graph] = WeakKeyDictionary()
 
@@ -291,7 +291,8 @@ class Candidates(NamedTuple):
     q_Nrr: Tensor
     traces_N2: Tensor
     excluded_N: Tensor  # whether a row cannot be chosen any more
-    order_N: Tensor  # ties go to the row with the smallest number
+    lots_N: Tensor  # of tied rows the smallest lot wins
+    ids_N: Tensor
     blocks: list[slice]
     factors: Callable[[slice | Tensor], Factors]
 
@@ -309,7 +310,7 @@ class Done(NamedTuple):
     """Steps that were made."""
 
     positions: Tensor  # of the rows among the candidates, on the device
-    order: Tensor  # their numbers in `Candidates.order_N`
+    ids: Tensor
     values: Tensor  # how far each changed the trace
     open_rows: int  # the most rows that had to be solved in a step; above `Limits.solved` where they were too many
 
@@ -334,15 +335,16 @@ def add_rows(problem: Problem, limits: Limits, design: Design, shard: Shard) -> 
         Their ids, their gains and `Done.open_rows`.
     """
     state = shard.state
-    ids_n = shard.ids[state["candidates"][state["cached"]]]
-    if not len(ids_n):
-        return ids_n.cpu(), torch.empty(0, dtype=torch.float64), 0
+    positions_n = state["candidates"][state["cached"]]
+    if not len(positions_n):
+        return positions_n.cpu(), torch.empty(0, dtype=torch.float64), 0
     factors = functools.partial(_factors, problem.reader, shard)
     blocks = _update_blocks(problem.reader, shard)
-    rows = Candidates(state["P"], state["Q"], state["traces"], state["selected"], ids_n, blocks, factors)
+    arrays = state["P"], state["Q"], state["traces"], state["selected"]
+    rows = Candidates(*arrays, shard.lots[positions_n], shard.ids[positions_n], blocks, factors)
     done = Steps(problem.tuning, design, rows, ADD, limits).run(shard)
     state["bounds"].index_fill_(0, state["cached"][done.positions], -HUGE)
-    return done.order, done.values, done.open_rows
+    return done.ids, done.values, done.open_rows
 
 
 class Steps:
@@ -368,13 +370,13 @@ class Steps:
         self.active.fill_(True)
         for _ in range(self.limits.steps):
             step()
-        order = self.rows.order_N[self.positions]
-        found = torch.cat([self.step, self.open_rows, order, self.values.view(torch.int64)]).cpu()  # the host waits
+        ids = self.rows.ids_N[self.positions]
+        found = torch.cat([self.step, self.open_rows, ids, self.values.view(torch.int64)]).cpu()  # the host waits
         count, open_rows = found[:2].tolist()
-        order, values = found[2:].view(2, -1)[:, :count]
+        ids, values = found[2:].view(2, -1)[:, :count]
         if count:
             self.design.record(self.rows.factors(self.positions[:count]), self.sign)
-        return Done(self.positions[:count], order.clone(), values.clone().view(torch.float64), open_rows)
+        return Done(self.positions[:count], ids.clone(), values.clone().view(torch.float64), open_rows)
 
     def _step(self) -> None:
         """Add or remove one row, while `active`."""
@@ -410,13 +412,13 @@ class Steps:
         rows, limits = self.rows, self.limits
         bound_N = self.bound_N.masked_fill(rows.excluded_N, -torch.inf)
         top_T = bound_N.topk(limits.solved, sorted=False).indices if limits.solved < len(bound_N) else None
-        excluded_T, order_T = (
-            one if top_T is None else one.index_select(0, top_T) for one in (rows.excluded_N, rows.order_N)
+        excluded_T, lots_T = (
+            one if top_T is None else one.index_select(0, top_T) for one in (rows.excluded_N, rows.lots_N)
         )
         score_T, is_definite_T = self._scores(top_T)
         score_T = score_T.masked_fill(excluded_T, -torch.inf)
         top = score_T.amax(0, keepdim=True)
-        first = torch.where(score_T >= top - TIE * top.abs(), order_T, LAST).argmin(0, keepdim=True)
+        first = torch.where(score_T >= top - TIE * top.abs(), lots_T, LAST_LOT).argmin(0, keepdim=True)
         position, score = first if top_T is None else top_T.index_select(0, first), score_T.index_select(0, first)
         floor = score * NEARLY if self.sign == ADD else -score.abs() * SLIGHTLY_MORE
         open_rows = (bound_N >= floor).sum(0, keepdim=True)

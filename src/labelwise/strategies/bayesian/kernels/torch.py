@@ -40,7 +40,7 @@ MIN_GAMMA = 1e-12  # a shorter step leads nowhere
 LISTED = 128  # rows of a shard that are scored in full for a guess
 CPU_BLOCK = 256  # rows multiplied at a time, so that they stay in the cache of a CPU
 FLOAT64_NUMBERS = 1 << 23  # numbers that an accelerator converts to float64 at a time
-LAST_ID = torch.iinfo(torch.int64).max
+LAST_LOT = torch.iinfo(torch.int64).max
 
 F = TypeVar("F", float, Tensor)
 
@@ -191,7 +191,7 @@ def guess_row(estimate: Estimate, slack: float, shard: Shard) -> tuple[Row, int]
     top_T = near_N.topk(min(LISTED, len(near_N)), sorted=False).indices
     some_TJ = state["vector"].index_select(0, top_T)
     score_T = (some_TJ @ estimate.gap_J.to(some_TJ)).double() / state["sigma"][top_T]
-    position = top_T[front(shard.ids[top_T], score_T, slack)[0]]
+    position = top_T[front(shard.lots[top_T].__getitem__, score_T, slack)[0]]
     top = float(score_T.max())
     bound_N = near_N.add_(state["tail"], alpha=estimate.rest)
     state["to_check"] |= bound_N >= tie_floor(top, slack, rounding(shard) * estimate.size)
@@ -210,7 +210,7 @@ def highest_marked(gap_BJ: Tensor, slack: float, shard: Shard) -> list[list[Scor
         near_T = marked_T[score_T >= tie_floor(float(score_T.max()), slack, rounding(shard) * length)]
         exact_T = torch.cat([(block_TJ.double() * gap_J).sum(1) for block_TJ in _vector_blocks(near_T, shard)])
         exact_T /= sigma_N[near_T]
-        first = front(shard.ids[near_T], exact_T, slack)
+        first = front(shard.lots[near_T].__getitem__, exact_T, slack)
         found.append([Scored(*one) for one in zip(shard.ids[near_T[first]].tolist(), exact_T[first].tolist())])
     return found
 
@@ -279,6 +279,7 @@ class DeviceSteps:
     def __init__(self, start: Start, slack: float, tuning: Tuning, shard: Shard):
         self.shard, self.slack, self.tuning, self.k = shard, slack, tuning, start.k
         self.vector_NJ, self.sigma_N = shard.state["vector"], shard.state["sigma"]
+        self.lots_N = shard.lots  # computed now, not while a graph is captured
         self.target_J, self.gap_J = (one.clone().to(shard.device) for one in (start.target_J, start.gap_J))
         self.sigma = self.target_J.new_full((1,), start.sigma)
         self.selected_N = torch.zeros(len(shard), dtype=torch.bool, device=shard.device)
@@ -298,13 +299,13 @@ class DeviceSteps:
         state = [self.gap_J, self.selected_N, self.distinct, self.made, self.active, self.in_doubt]
         step, pace = captured(self._step, state), self.tuning.chunk
         while self.seen.is_active and len(self.steps) < max_steps:
-            # A step adds one row at most: with as many steps as rows are wanted, few run in vain after the last.
+            # A step adds one row at most: with as many steps as rows are wanted, few run for nothing after the last.
             wanted, before = max(self.tuning.min_chunk, self.k - self.seen.distinct), len(self.steps)
             for _ in range(min(pace, wanted, max_steps - before)):
                 step()
             self._look()
             pace = min(self.tuning.chunk, 2 * pace)
-            if self.seen.in_doubt:  # those after it ran in vain, and there may be more of its kind
+            if self.seen.in_doubt:  # those after it ran for nothing, and there may be more of its kind
                 pace = max(1, len(self.steps) - before)
                 self._step_by_all()
                 self._look()
@@ -355,18 +356,18 @@ class DeviceSteps:
         return (some_MJ * self.gap_J).sum(1) / self.sigma_N.index_select(0, position_M)
 
     def _step_towards(self, position_M: Tensor, score_M: Tensor) -> None:
-        """A step towards the highest of these, ties to the smaller id, while `active`; else nothing changes.
+        """A step towards the highest of these, ties by lot, while `active`; else nothing changes.
 
         It is what `Path.step` does, in the same order of operations.
         """
-        id_M, top = self.shard.ids.index_select(0, position_M), score_M.max()
+        top = score_M.max()
         tied_M = score_M >= top - self.slack * top.abs()
-        first = torch.where(tied_M, id_M, LAST_ID).argmin(0, keepdim=True)
+        first = torch.where(tied_M, self.lots_N.index_select(0, position_M), LAST_LOT).argmin(0, keepdim=True)
         position, score = position_M.index_select(0, first), score_M.index_select(0, first)
         vector_J, sigma = self.vector_NJ.index_select(0, position)[0].double(), self.sigma_N.index_select(0, position)
         whole_J = gap_of_whole_step(self.target_J, self.sigma, sigma, vector_J)
         gamma = step_size(self.gap_J, whole_J)[None]
-        self.id_S.index_copy_(0, self.made, id_M.index_select(0, first))
+        self.id_S.index_copy_(0, self.made, self.shard.ids.index_select(0, position))
         self.found_3S.index_copy_(1, self.made, torch.stack([score, sigma, gamma]))
         self.made += self.active
         self.active &= gamma > MIN_GAMMA

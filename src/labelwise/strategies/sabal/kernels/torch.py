@@ -25,6 +25,7 @@ from torch import Tensor
 from labelwise.selection.backends import is_accelerator
 from labelwise.shards import Shard
 from labelwise.shards.graphs import captured
+from labelwise.shards.topk import order_by_value
 from labelwise.signals.rows import Factored
 from labelwise.strategies.sabal.kernels.tuning import StepTuning
 from labelwise.strategies.sabal.problem import Problem, residual
@@ -111,7 +112,7 @@ def debias_step(support: Support, beta: float, noise: float) -> tuple[Tensor, An
 class ResidualSupport:
     """Rows g with weights w, and R as a matrix: three products with the rows for each update.
 
-    `near_one` brings R near to length one, where products in single precision do not underflow.
+    `near_one` brings R close to length one, where products in single precision do not underflow.
     """
 
     def __init__(self, g: Factored, w: Tensor, r_AB: Tensor, k: int, near_one: float = 1.0):
@@ -262,6 +263,7 @@ class Steps(ABC):
         self.w, self.scores = self.r_AB.new_zeros(slots), self.r_AB.new_zeros(slots)
         self.positions = torch.zeros(slots, dtype=torch.int64, device=shard.device)
         self.bonus_N = shard.state["bonus"].clone()  # -inf once taken
+        self.lots_N = shard.lots  # computed now, not while a graph is captured
         self.noise = problem.noise  # read now: a graph cannot wait for it
         self.near_one = problem.near_one
         # What a product loses to rounding, for R at length one.
@@ -338,18 +340,18 @@ class TorchSteps(Steps):
         g = wide(Factored(self.g.left.index_select(0, position_M), self.g.right.index_select(0, position_M)))
         exact_M = torch.add(self.bonus_N.index_select(0, position_M), forward(g, self.r_AB), alpha=factor)
         exact_M = torch.where(top_M >= floor, exact_M, -torch.inf)
-        ids_M = self.shard.ids.index_select(0, position_M)
-        tied_M = torch.where(exact_M >= exact_M.max() - problem.slack, ids_M, torch.iinfo(ids_M.dtype).max)
+        lots_M = self.lots_N.index_select(0, position_M)
+        tied_M = torch.where(exact_M >= exact_M.max() - problem.slack, lots_M, torch.iinfo(lots_M.dtype).max)
         self._take(padded, position_M.index_select(0, tied_M.argmin(0, keepdim=True)))
 
     def _best_by_float64(self) -> Tensor:
-        """The position of the next pick, ties to the smaller id."""
+        """The position of the next pick, ties by lot."""
         score_N, part = self.bonus_N.clone(), max(1, (1 << 25) // self.g.right.shape[1])
         for start in range(0, len(score_N), part):
             where = slice(start, start + part)
             score_N[where] -= 2 * self.problem.terms.tau / self.problem.k * forward(wide(self.g[where]), self.r_AB)
         near = (score_N >= score_N.max() - self.problem.slack).nonzero()[:, 0]
-        return near[self.shard.ids[near].argmin()][None]
+        return near[self.lots_N[near].argmin()][None]
 
     def _take(self, padded: int, position: Tensor) -> None:
         """Algorithm 1, lines 4 to 7, where `alive`; else nothing that counts is changed."""
@@ -444,7 +446,7 @@ class TorchIteration:
     """The passes over rows of one IHT iteration on one device, in float64. Nothing waits for the host.
 
     Attributes:
-        order: rows by sigma, then by id, in which a stable sort leaves ties as they have to be.
+        order: rows by sigma, then by lot, in which a stable sort leaves ties as they have to be.
     """
 
     def __init__(self, problem: Problem, shard: Shard, prox: Prox, part: int):
@@ -453,8 +455,7 @@ class TorchIteration:
         self.g = joined([g for _, g in problem.vectors.blocks(shard)])
         self.part = max(1, part // self.g.right.shape[1])
         sigma_N = rounded(shard.state["sigma"])
-        by_id = shard.ids.argsort()
-        self.order = by_id[sigma_N[by_id].argsort(descending=True, stable=True)]
+        self.order = order_by_value(shard.lots, sigma_N)
         self.bonus_N = problem.terms.alpha * shard.state["sigma"] ** 2
         self.noise = problem.noise  # read now: a graph cannot wait for it
 

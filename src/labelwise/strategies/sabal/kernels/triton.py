@@ -266,7 +266,7 @@ def take_row(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pick_row(  # type: ignore[no-untyped-def]
-    left, right, r_AB, bonus, square, ids, par, state, top_P3, place_P2, near, w, places, scores, programs,
+    left, right, r_AB, bonus, square, lots, par, state, top_P3, place_P2, near, w, places, scores, programs,
     A: tl.constexpr, B: tl.constexpr, PP: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Take the better of the best two rows by float64; where three are too near, set `near`."""
@@ -308,7 +308,7 @@ def pick_row(  # type: ignore[no-untyped-def]
             score_one = tl.load(bonus + one) - two_tau * slope_one
             score_two = tl.load(bonus + two) - two_tau * slope_two
             tied = tl.abs(score_two - score_one) <= slack
-            other = (tied & (tl.load(ids + two) < tl.load(ids + one))) | (score_two > score_one + slack)
+            other = (tied & (tl.load(lots + two) < tl.load(lots + one))) | (score_two > score_one + slack)
             other = other & (next_top >= floor)
             take_row(
                 tl.where(other, two, one), tl.where(other, slope_two, slope_one), tl.where(other, score_two, score_one),
@@ -351,10 +351,10 @@ def rescore_rows(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pick_rescored(  # type: ignore[no-untyped-def]
-    left, right, r_AB, bonus, square, ids, par, state, near, score_N, top_P3, w, places, scores, programs, n,
+    left, right, r_AB, bonus, square, lots, par, state, near, score_N, top_P3, w, places, scores, programs, n,
     A: tl.constexpr, B: tl.constexpr, PP: tl.constexpr, BP: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Where rows are near the best: take the best of them by float64, ties to the smaller id."""
+    """Where rows are near the best: take the best of them by float64, ties by lot."""
     if (tl.load(state) != 0) & (tl.load(near) != 0.0):
         lane, d, wide = tl.arange(0, BN), tl.arange(0, BP), tl.arange(0, PP)
         top = tl.max(tl.load(top_P3 + wide * 3, mask=wide < programs, other=float("-inf")), axis=0)
@@ -364,9 +364,9 @@ def pick_rescored(  # type: ignore[no-untyped-def]
         for start in range(0, n, BN):
             row = start + lane
             tied = tl.load(score_N + row, mask=row < n, other=float("-inf")) >= floor
-            id = tl.load(ids + row, mask=tied, other=0x7FFFFFFFFFFFFFFF)
-            lower = id < least
-            least, place = tl.where(lower, id, least), tl.where(lower, row.to(tl.int64), place)
+            lot = tl.load(lots + row, mask=tied, other=0x7FFFFFFFFFFFFFFF)
+            lower = lot < least
+            least, place = tl.where(lower, lot, least), tl.where(lower, row.to(tl.int64), place)
         at = tl.sum(tl.where(lane == tl.argmin(least, axis=0), place, 0), axis=0)
         h = tl.load(right + at * B + d, mask=d < B, other=0.0).to(tl.float64)
         mixed = tl.zeros([BP], tl.float64)
@@ -478,7 +478,7 @@ class TritonSteps(Steps):
         self.score()
         g, (a, b), power, tile = self.g, self.r_AB.shape, ceil_power, self.tuning.support_tile
         pick_row[(1,)](
-            g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.shard.ids, self.par, self.state,
+            g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.lots_N, self.par, self.state,
             self.top_P3, self.place_P2, self.near, self.w, self.positions, self.scores, self.programs,
             a, b, power(self.programs), power(b), num_warps=8,
         )  # fmt: skip
@@ -487,7 +487,7 @@ class TritonSteps(Steps):
             len(g), a, b, *tile[:2], num_warps=tile[2],
         )  # fmt: skip
         pick_rescored[(1,)](
-            g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.shard.ids, self.par, self.state, self.near,
+            g.left, g.right, self.r_AB, self.bonus_N, self.square_N, self.lots_N, self.par, self.state, self.near,
             self.score_N, self.top_P3, self.w, self.positions, self.scores, self.programs, len(g),
             a, b, power(self.programs), power(b), 1024, num_warps=8,
         )  # fmt: skip

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import labelwise as lw
-from labelwise.selection import cost_warning
-from labelwise.selection.memory import Size
+from labelwise.selection.run import HOUR, LongSelection
+from labelwise.selection.strategy import Size
 from labelwise.signals.spec import Embedding, Features, LabelProbs, Probs
 
 rng = np.random.default_rng(0)
@@ -31,8 +31,8 @@ def test_hours_are_warned_of_at_the_start_and_the_picks_stay(name: str, monkeypa
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a small pool is nothing to speak of
         expected = lw.select(name, 5, **arrays)
-    monkeypatch.setattr(cost_warning, "HOUR", 1000.0)
-    with pytest.warns(cost_warning.LongSelection, match=r"needs about .* 5 of 60 rows, some \d+ hours .* random part"):
+    monkeypatch.setattr(type(lw.strategies.get(name)), "work", lambda strategy, size: 3 * HOUR)
+    with pytest.warns(LongSelection, match=r"needs about .* 5 of 60 rows, some 3 hours .* random part"):
         got = lw.select(name, 5, **arrays)
     assert got.ids.tolist() == expected.ids.tolist()
 
@@ -50,6 +50,6 @@ def test_what_takes_hours_at_a_million_rows():
         strategy = lw.strategies.get(name)
         asked = {part for signal in strategy.needs.pool for part in signal.stored()}
         size = Size(1_000_000, 10_000, {signal: shape for signal, shape in columns.items() if signal in asked})
-        if strategy.work(size) > cost_warning.HOUR:
+        if strategy.work(size) > HOUR:
             long.add(name)
     assert long == set(LONG)
