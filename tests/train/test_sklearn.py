@@ -1,15 +1,22 @@
 """SklearnLearner: classes in order, also those not seen; embeddings of pipelines; chance from the key."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.decomposition import PCA
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import nn
 
 from labelwise.errors import ArgumentError, LabelError, ModelError, NeedError, StoreError
 from labelwise.pool import Pool
@@ -104,6 +111,12 @@ def test_the_steps_of_a_pipeline_run_once_for_all_signals():
 
 
 TEXTS = ["good film", "bad film", "good plot", "bad plot", "good good", "bad bad", "a good one", "a bad one"]
+
+
+def test_texts_without_a_step_that_makes_numbers_of_them():
+    pool = Pool.of(TEXTS)
+    with pytest.raises(ModelError, match=r"8 labelled texts.*make_pipeline\(TfidfVectorizer\(\), LogisticRegression"):
+        SklearnLearner(LogisticRegression()).fit(pool, pool.ids, torch.tensor([1, 0] * 4), classes=2, key=Key(0))
 
 
 def test_texts_with_tfidf(monkeypatch):
@@ -225,6 +238,38 @@ def test_a_parameter_is_chosen_by_cross_validation(pipeline: bool) -> None:
     few = learner.fit(pool, pool.ids[:2], torch.tensor([0, 1]), classes=2, key=Key(0))
     assert "too few" in few.notes["cross_validation"]
     assert learner.with_objective(Weighted()).cross_validate == name
+    by_name_alone = SklearnLearner(learner.estimator, cross_validate="C")
+    assert by_name_alone.fit(pool, pool.ids, truth, classes=2, key=Key(0)).notes == fit.notes
+
+
+class Counted(LogisticRegression):
+    """Counts how often copies of it are fitted."""
+
+    fits = 0
+
+    def fit(self, *arguments, **more):
+        Counted.fits += 1
+        return super().fit(*arguments, **more)
+
+
+def test_the_folds_that_choose_a_parameter_also_give_the_temperature() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 20))
+    pool, truth = Pool.of(x), torch.tensor((x[:, 0] + rng.normal(size=40) > 0).astype(int))
+    fit = SklearnLearner(Counted(), cross_validate="C").fit(pool, pool.ids, truth, classes=2, key=Key(0))
+    Counted.fits = 0
+    temperature = fit.reader.temperature
+    assert Counted.fits == 0
+    plain = SklearnLearner(Counted(C=fit.reader.classifier.C))
+    assert plain.fit(pool, pool.ids, truth, classes=2, key=Key(0)).reader.temperature == temperature
+    assert temperature != 1
+    assert Counted.fits == 6
+
+
+def test_the_name_of_a_parameter_that_two_steps_have_is_ambiguous() -> None:
+    two = make_pipeline(StandardScaler(), SelectFromModel(LogisticRegression()), LogisticRegression())
+    with pytest.raises(ArgumentError, match="it has logisticregression__C, selectfrommodel__estimator__C"):
+        SklearnLearner(two, cross_validate="C")
 
 
 def test_a_parameter_of_a_regressor_is_chosen_and_an_unknown_one_is_refused() -> None:
@@ -237,3 +282,88 @@ def test_a_parameter_of_a_regressor_is_chosen_and_an_unknown_one_is_refused() ->
         ArgumentError, match="cross_validate is the name of a parameter of Ridge, not 'C'; it has alpha"
     ):
         SklearnLearner(Ridge(), cross_validate="C")
+
+
+class Column(RegressorMixin, BaseEstimator):
+    """A torch module with one column of outputs, wrapped without a word on shapes and types, as in skorch."""
+
+    def fit(self, X, y):
+        self.module_ = nn.Linear(X.shape[1], 1)
+        steps = torch.optim.Adam(self.module_.parameters(), 0.1)
+        for _ in range(200):
+            steps.zero_grad()
+            nn.functional.mse_loss(self.module_(torch.as_tensor(X)), torch.as_tensor(y)).backward()
+            steps.step()
+        return self
+
+    def predict(self, X):
+        return self.module_(torch.as_tensor(X)).detach().numpy()
+
+
+def test_numbers_are_a_column_where_a_torch_loss_would_broadcast_them() -> None:
+    """A row of numbers against a column of outputs trains on all pairs: the mean is learnt, and torch only warns."""
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    pool, y = Pool.of(x), (x @ torch.tensor([1.0, -2.0, 0.5])).double()
+    fit = SklearnLearner(Column()).fit(pool, pool.ids, y, classes=0, key=Key(0))
+    assert evaluate(fit.reader, pool, pool.ids, y, 64)["r2"] > 0.99
+    wide = Pool.of(x.double())
+    with pytest.raises(ModelError, match=r"rows of float64: make the pool of X.astype\('float32'\)"):
+        SklearnLearner(Column()).fit(wide, wide.ids, y, classes=0, key=Key(0))
+
+
+class Net(LogisticRegression):
+    """Sets rows aside as the nets of skorch do, by a splitter that is no estimator."""
+
+    def __init__(self, train_split=None):
+        super().__init__()
+        self.train_split = train_split
+
+    def fit(self, X, y):
+        folds = self.train_split.cv
+        if self.train_split.stratified and min(np.bincount(y)) < folds:
+            raise ValueError(f"n_splits={folds} cannot be greater than the number of members in each class")
+        return super().fit(X, y)
+
+
+def test_a_net_that_sets_rows_aside_sets_aside_what_there_is():
+    split = SimpleNamespace(cv=5, stratified=True)
+    pool, labels = rows()
+    for counts, folds, repeated in (((1, 4), 2, True), ((3, 9), 3, False), ((8, 8), 5, False)):
+        few = torch.cat([torch.where(labels == label)[0][:count] for label, count in enumerate(counts)])
+        fit = fitted(SklearnLearner(Net(split)), pool, labels[few], pool.ids[few])
+        assert fit.model.train_split.cv == folds
+        assert fit.notes.get("lowered") == (None if folds == 5 else {"train_split": folds})
+        assert ("repeated" in fit.notes) == repeated
+    assert split.cv == 5
+
+
+@pytest.mark.parametrize(
+    ("estimator", "few", "lowered"),
+    [
+        (make_pipeline(PCA(3), GaussianNB()), 2, {"pca__n_components": 2}),
+        (make_pipeline(PCA(3, svd_solver="arpack"), GaussianNB()), 3, {"pca__n_components": 2}),
+        (make_pipeline(PCA(3), GaussianNB()), 3, None),
+        (make_pipeline(PCA(0.9), GaussianNB()), 2, None),
+        (GridSearchCV(make_pipeline(PCA(3), GaussianNB()), {}, cv=2), 4, {"estimator__pca__n_components": 2}),
+    ],
+)
+def test_principal_components_are_no_more_than_there_are_rows(estimator, few, lowered):
+    pool, _ = rows()
+    labels = torch.arange(few) % 2
+    fit = fitted(SklearnLearner(estimator), pool, labels, pool.ids[:few])
+    assert fit.notes.get("lowered") == lowered
+    assert np.isfinite(fit.predict_proba(pool)).all()
+    assert "n_components=3" in repr(estimator) or lowered is None  # the user's own is as it was
+
+
+def test_a_classifier_that_learns_nothing_from_few_rows_says_so():
+    pool, labels = rows()
+    boosting = SklearnLearner(HistGradientBoostingClassifier())  # needs 20 rows in each leaf
+    few = fitted(boosting, pool, labels[:12], pool.ids[:12])
+    assert "HistGradientBoostingClassifier gives all 12 labelled rows the same probabilities" in few.notes["warning"]
+    assert "warning" not in fitted(boosting, pool, labels, pool.ids).notes
+    for learner in (boosting, SklearnLearner(GaussianNB())):
+        one = fitted(learner, pool, torch.zeros(3), pool.ids[:3])  # of one class, which the notes say already
+        assert "constant" in one.notes
+        assert "warning" not in one.notes
+    assert "warning" not in fitted(SklearnLearner(GaussianNB()), pool, labels[:12], pool.ids[:12]).notes

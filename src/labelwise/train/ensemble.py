@@ -13,23 +13,12 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
-from labelwise.rng import Key
 from labelwise.signals.draws.ensemble import EnsembleReader
-from labelwise.train.learner import (
-    BaseLearner,
-    Fit,
-    Learner,
-    TrainingData,
-    with_calibration,
-    with_holdout_key,
-    with_objective,
-    with_warm_start,
-)
+from labelwise.train.learner import Fit, Learner, TrainingData, WrappingLearner
 from labelwise.train.make_learner import learner_of
-from labelwise.train.objectives.objective import Objective
 
 
-class EnsembleLearner(BaseLearner):
+class EnsembleLearner(WrappingLearner):
     """Trains several models by one learner, each with its own key, and reads them as one.
 
     What training publishes about the labelled rows, such as their duals, is the mean over the members.
@@ -56,23 +45,6 @@ class EnsembleLearner(BaseLearner):
             for i in range(self.members)
         ]
         return self._combine(fits, data.ids)
-
-    def with_objective(self, objective: Objective) -> EnsembleLearner | None:
-        """Return an ensemble whose members minimise `objective`; None if they cannot."""
-        learner = with_objective(self.learner, objective)
-        return None if learner is None else EnsembleLearner(learner, self.members)
-
-    def with_warm_start(self) -> EnsembleLearner:
-        """Return an ensemble whose members each start from their own weights of the round before."""
-        return EnsembleLearner(with_warm_start(self.learner), self.members)
-
-    def with_calibration(self) -> EnsembleLearner:
-        """Return an ensemble whose members fit temperatures even if they hold out no rows."""
-        return EnsembleLearner(with_calibration(self.learner), self.members)
-
-    def with_holdout_key(self, key: Key) -> EnsembleLearner:
-        """Return an ensemble whose members share the sticky hold-out drawn from `key`."""
-        return EnsembleLearner(with_holdout_key(self.learner, key), self.members)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from labelwise.errors import ModelError
 from labelwise.pool import Pool
+from labelwise.signals.check import check_finite
 from labelwise.signals.read import Reader, read
 from labelwise.signals.spec import Prediction, Probs
 from labelwise.train.learner import check_labels, check_targets
@@ -32,6 +33,7 @@ def evaluate(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int
     Raises:
         LabelError, RowError: a label cannot be used, or there is not one for each row.
         ModelError: a label is none of the classes of the model.
+        NumericsError: what the model gives for a row is not finite.
     """
     if reader.gives(Prediction()):
         return _evaluate_regression(reader, pool, ids, check_targets(ids, labels), batch)
@@ -39,6 +41,7 @@ def evaluate(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int
     right, nll, start = 0, 0.0, 0
     for rows in read(reader, pool, ids, (Probs(),), batch):
         p_BC = rows.tensor(Probs())
+        check_finite(Probs(), rows.ids, p_BC)
         label_B = labels[start : start + len(rows)]
         start += len(rows)
         if int(label_B.max()) >= p_BC.shape[1]:
@@ -50,7 +53,10 @@ def evaluate(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int
 
 
 def _evaluate_regression(reader: Reader, pool: Pool, ids: Tensor, labels: Tensor, batch: int) -> dict[str, float]:
-    predictions = [rows.tensor(Prediction()).double() for rows in read(reader, pool, ids, (Prediction(),), batch)]
+    predictions = []
+    for rows in read(reader, pool, ids, (Prediction(),), batch):
+        predictions.append(rows.tensor(Prediction()).double())
+        check_finite(Prediction(), rows.ids, predictions[-1][:, None])
     error = float((torch.cat(predictions) - labels).square().sum())
     total = float((labels - labels.mean()).square().sum())
     return {"rmse": (error / len(ids)) ** 0.5, "r2": 1 - error / total if total > 0 else 0.0}

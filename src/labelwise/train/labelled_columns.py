@@ -12,7 +12,7 @@ from labelwise.shards import Shards, place
 from labelwise.shards.devices import wait_for
 from labelwise.signals.read import Labelled, Reader, read
 from labelwise.signals.rows import Rows
-from labelwise.signals.spec import Features, Label, LossJvp, Needs, Signal, stored
+from labelwise.signals.spec import Features, Label, LossJvp, Needs, Signal, Weight, stored
 from labelwise.train.learner import Fit
 
 
@@ -35,6 +35,8 @@ def labelled_rows(
         return Shards([])
     signals = stored(needs.labelled)
     columns = _published_columns(labelled, signals, fit)
+    if Weight() in signals:
+        columns[Weight()] = ledger.joint_weights(len(pool))[ledger.labelled.argsort()].float()
     wanted = tuple(signal for signal in signals if signal not in columns)
     stream = read(reader_for(wanted, fit), pool, labelled.ids, wanted, batch, labelled, device=None, half=half)
     placed = place((_add_columns(rows, labelled.ids, columns) for rows in stream), len(labelled.ids), device=device)
@@ -67,10 +69,14 @@ def _published_columns(labelled: Labelled, signals: tuple[Signal, ...], fit: Cal
     columns: dict[Signal, Tensor] = {}
     if Label() in signals:
         columns[Label()] = labelled.labels
-    if any(not isinstance(signal, Features | Label) for signal in signals):
+    if any(not isinstance(signal, Features | Label | Weight) for signal in signals):
         trained = fit()
         index = torch.searchsorted(trained.ids, labelled.ids)
-        columns |= {signal: trained.published[signal][index] for signal in signals if signal in trained.published}
+        columns |= {
+            signal: trained.published[signal][index]
+            for signal in signals
+            if signal in trained.published and signal != Weight()
+        }
     return columns
 
 

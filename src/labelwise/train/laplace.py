@@ -14,26 +14,17 @@ from labelwise.pool import Pool
 from labelwise.rng import Key
 from labelwise.signals.draws.draws import HeadDraws, check_draws
 from labelwise.signals.draws.laplace import Curvature
-from labelwise.signals.model.forward import ModelReader, device_and_dtype
+from labelwise.signals.model.forward import device_and_dtype
 from labelwise.signals.model.head import named_module
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Probs
-from labelwise.train.learner import (
-    BaseLearner,
-    Fit,
-    Learner,
-    TrainingData,
-    with_calibration,
-    with_holdout_key,
-    with_objective,
-    with_warm_start,
-)
+from labelwise.train.learner import Fit, Learner, TrainingData, WrappingLearner
 from labelwise.train.make_learner import learner_of
-from labelwise.train.objectives.objective import Objective
 
 
-class LaplaceLearner(BaseLearner):
-    """Trains by another learner, then measures the curvature of the loss in the last layer on the labelled rows.
+class LaplaceLearner(WrappingLearner):
+    """Trains by another learner, then measures the curvature of the loss in the last layer on the rows it trained on.
 
     LogProbs come from draws of the last layer; Probs and all else are those of the trained model.
     """
@@ -59,7 +50,8 @@ class LaplaceLearner(BaseLearner):
         fit = data.fit(self.learner)
         if not isinstance(fit.reader, ModelReader):
             raise ArgumentError(f"laplace() takes a torch model; the fit is read by {type(fit.reader).__name__}.")
-        draws, precision = self._draw(fit.reader, data.pool, data.ids, data.key.fold("laplace"))
+        trained = data.ids[~torch.isin(data.ids, fit.held_out)]
+        draws, precision = self._draw(fit.reader, data.pool, trained, data.key.fold("laplace"))
         notes = {**fit.notes, "precision": precision, "draws": self.draws}
         state = fit.state
         if state is not None:
@@ -67,23 +59,6 @@ class LaplaceLearner(BaseLearner):
             if draws.bias_KO is not None:
                 state["laplace.bias"] = draws.bias_KO
         return Fit(_with_draws(fit.reader, draws), data.ids, fit.published, notes, state, fit.held_out)
-
-    def with_objective(self, objective: Objective) -> LaplaceLearner | None:
-        """Return a copy whose model minimises `objective`; None if it cannot."""
-        learner = with_objective(self.learner, objective)
-        return None if learner is None else LaplaceLearner(learner, self.draws, self.precision)
-
-    def with_warm_start(self) -> LaplaceLearner:
-        """Return a copy whose model starts each round from the weights of the round before."""
-        return LaplaceLearner(with_warm_start(self.learner), self.draws, self.precision)
-
-    def with_calibration(self) -> LaplaceLearner:
-        """Return a copy whose model fits the temperature of LabelProbs even if it holds out no rows."""
-        return LaplaceLearner(with_calibration(self.learner), self.draws, self.precision)
-
-    def with_holdout_key(self, key: Key) -> LaplaceLearner:
-        """Return a copy whose model's sticky hold-out is drawn from `key`."""
-        return LaplaceLearner(with_holdout_key(self.learner, key), self.draws, self.precision)
 
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
         """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
@@ -107,10 +82,10 @@ class LaplaceLearner(BaseLearner):
         assert curvature is not None, "a fit has labelled rows"
         spectrum = curvature.spectrum()
         precision = spectrum.precision(weight_OD) if self.precision is None else float(self.precision)
-        drawn_KOD = spectrum.draws(weight_OD, precision, self.draws, key).to(weight_OD.dtype)
+        draws_KOD = spectrum.draws(weight_OD, precision, self.draws, key).to(weight_OD.dtype)
         if not has_bias:
-            return HeadDraws(drawn_KOD, None), precision
-        return HeadDraws(drawn_KOD[:, :, :-1].contiguous(), drawn_KOD[:, :, -1].contiguous()), precision
+            return HeadDraws(draws_KOD, None), precision
+        return HeadDraws(draws_KOD[:, :, :-1].contiguous(), draws_KOD[:, :, -1].contiguous()), precision
 
 
 def laplace(model: Any, draws: int = 100, precision: float | None = None) -> LaplaceLearner:

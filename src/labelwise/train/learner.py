@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ from labelwise.signals.read import Reader
 from labelwise.signals.spec import Signal
 from labelwise.train import predictions
 from labelwise.train.objectives.objective import Objective
+from labelwise.train.parameters import Parameters
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class Fit:
         notes: how training went; numbers and short texts that go into JSON.
         state: what a warm start in a new process needs; None if training again on the same labels with the same key
             gives the same model.
-        held_out: (m,) ids of labelled rows that no round trains on; none where the hold-out changes by round.
+        held_out: (m,) ids of the labelled rows that were not trained on, so that they can be validated on.
         model: the trained module or estimator, for an ensemble a tuple of them; None takes that of the reader.
+        pool: the pool it was trained on, as whose rows new ones are read.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from labelwise.train import learner_of
@@ -49,16 +51,24 @@ class Fit:
     state: dict[str, Tensor] | None = None
     held_out: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     model: Any = None
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         if self.model is None:
             object.__setattr__(self, "model", getattr(self.reader, "model", None))
 
+    def __repr__(self) -> str:
+        model = "no model" if self.model is None else type(self.model).__name__
+        if isinstance(self.model, tuple):
+            model = f"{len(self.model)} x {type(self.model[0]).__name__}"
+        return f"Fit({model}, {len(self.ids)} labelled rows)"
+
     def predict(self, rows: Any, ids: Any = None, *, batch: int = 256) -> np.ndarray:
         """Predict rows, block by block, on the device of the model.
 
         Args:
-            rows: a Pool, or anything `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
+            rows: a Pool, or anything `Pool.of` takes: an array, a tensor, a list of texts, a frame, a Dataset. The
+                columns of a frame are encoded as those that were trained on.
             ids: (n,) which rows of it; all if None.
             batch: rows in one forward pass.
 
@@ -68,23 +78,33 @@ class Fit:
         Raises:
             RowError: an id is not in the pool.
         """
-        return predictions.predict(self.reader, rows if isinstance(rows, Pool) else Pool.of(rows), ids, batch)
+        return predictions.predict(self.reader, self._as_pool(rows), ids, batch)
 
     def predict_proba(self, rows: Any, ids: Any = None, *, batch: int = 256) -> np.ndarray:
         """Predict class probabilities (n, C); arguments and errors as for `predict`.
 
+        Args:
+            rows: (n, ...) as for `predict`.
+            ids: (n,) of the rows, where `rows` is a pool; None for all.
+            batch: rows of a forward pass.
+
         Raises:
             NeedError: the model is one of regression.
         """
-        return predictions.predict_proba(self.reader, rows if isinstance(rows, Pool) else Pool.of(rows), ids, batch)
+        return predictions.predict_proba(self.reader, self._as_pool(rows), ids, batch)
+
+    def _as_pool(self, rows: Any) -> Pool:
+        if self.pool is not None:
+            return self.pool.like(rows)
+        return rows if isinstance(rows, Pool) else Pool.of(rows)
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Anything that can be trained on labelled rows. Implement these two methods to use a model of your own.
+    """Anything that can be trained on labelled rows. Implement `fit` and `restore` to use a model of your own.
 
-    A learner for regression has an attribute `task` that is "regress". A learner may have methods `with_objective`,
-    `with_warm_start`, `with_calibration` and `with_holdout_key`; see `BaseLearner`.
+    A learner for regression also has an attribute `task` that is "regress". The methods `with_objective`,
+    `with_warm_start`, `with_calibration` and `with_holdout_key` are optional; `BaseLearner` describes them.
     """
 
     def fit(
@@ -150,10 +170,20 @@ class TrainingData:
         )
 
 
-class BaseLearner(ABC):
-    """Base class of learners: implement `fit_data` and `restore`."""
+READ_BATCH = 256  # rows that a model reads at once
+READ_NUMBERS = 1 << 20  # numbers of the rows that an estimator reads at once
+
+
+class BaseLearner(Parameters, ABC):
+    """Base class of learners: implement `fit_data` and `restore`. Parameters are the arguments of `__init__`.
+
+    Attributes:
+        task: what it predicts.
+        read_batch: rows that its models read at once, where a session is given no number.
+    """
 
     task: Literal["classify", "regress"] = "classify"
+    read_batch: int = READ_BATCH
 
     def fit(
         self,
@@ -166,19 +196,54 @@ class BaseLearner(ABC):
         key: Key,
         previous: Fit | None = None,
     ) -> Fit:
-        """Train a model on labelled rows; arguments as for `Learner.fit`."""
-        return self.fit_data(TrainingData(pool, ids, labels, weights, classes, key, previous))
+        """Train a model on labelled rows; arguments as for `Learner.fit`.
+
+        Args:
+            pool: the pool of the rows.
+            ids: (n,) int64, of the labelled rows.
+            labels: (n,) class numbers, or numbers.
+            weights: (n,) of the losses; None for equal ones.
+            classes: how many classes there are.
+            key: the source of chance.
+            previous: the fit of the round before, for a warm start.
+
+        Returns:
+            The fit.
+        """
+        return replace(self.fit_data(TrainingData(pool, ids, labels, weights, classes, key, previous)), pool=pool)
 
     @abstractmethod
     def fit_data(self, data: TrainingData) -> Fit:
-        """Train a model on labelled rows."""
+        """Train a model on labelled rows.
+
+        Args:
+            data: pool, ids, labels and weights of the labelled rows, classes and key.
+
+        Returns:
+            The fit.
+        """
 
     @abstractmethod
     def restore(self, state: dict[str, Tensor], ids: Tensor) -> Fit:
-        """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on."""
+        """Rebuild a fit from its `state`; `ids` (n,) are the rows it was trained on.
+
+        Args:
+            state: that of the fit.
+            ids: (n,) of the rows it was trained on.
+
+        Returns:
+            The fit.
+        """
 
     def with_objective(self, objective: Objective) -> Learner | None:
-        """Return a copy that minimises `objective`; None if the learner cannot give the loss of single rows."""
+        """Return a copy that minimises `objective`; None if the learner cannot give the loss of single rows.
+
+        Args:
+            objective: what to minimise.
+
+        Returns:
+            A learner, or None.
+        """
         return None
 
     def with_warm_start(self) -> Learner:
@@ -190,8 +255,38 @@ class BaseLearner(ABC):
         return self
 
     def with_holdout_key(self, key: Key) -> Learner:
-        """Return a copy whose sticky hold-out is drawn from `key`, which is the same in every round of a session."""
+        """Return a copy whose hold-out is drawn from `key`, which is the same in every round of a session.
+
+        Args:
+            key: of the session.
+
+        Returns:
+            A learner.
+        """
         return self
+
+
+class WrappingLearner(BaseLearner):
+    """Base class of learners that train by another one, and ask of it what a recipe or a session asks of them."""
+
+    learner: Learner
+
+    def with_objective(self, objective: Objective) -> Learner | None:
+        """Return a copy whose learner minimises `objective`; None if it cannot."""
+        inner = with_objective(self.learner, objective)
+        return None if inner is None else self.adapted(learner=inner)
+
+    def with_warm_start(self) -> Learner:
+        """Return a copy whose learner starts each round from the weights of the round before."""
+        return self.adapted(learner=with_warm_start(self.learner))
+
+    def with_calibration(self) -> Learner:
+        """Return a copy whose learner fits the temperature of LabelProbs even if it holds out no rows."""
+        return self.adapted(learner=with_calibration(self.learner))
+
+    def with_holdout_key(self, key: Key) -> Learner:
+        """Return a copy whose learner draws its hold-out from `key`."""
+        return self.adapted(learner=with_holdout_key(self.learner, key))
 
 
 def with_objective(learner: Learner, objective: Objective) -> Learner | None:
@@ -216,6 +311,29 @@ def with_holdout_key(learner: Learner, key: Key) -> Learner:
     """`learner.with_holdout_key(key)`; the learner itself if it has no such method."""
     method = getattr(learner, "with_holdout_key", None)
     return method(key) if callable(method) else learner
+
+
+def read_batch(learner: Any, pool: Pool) -> int:
+    """How many rows of the pool the models of a learner read at once, where nobody says.
+
+    As many as the learner says, but of wide rows fewer: about a million numbers, and never below 256.
+    """
+    while hasattr(learner, "learner"):  # of an ensemble
+        learner = learner.learner
+    most = int(getattr(learner, "read_batch", READ_BATCH))
+    if most <= READ_BATCH:
+        return READ_BATCH
+    row = pool.inputs(pool.ids[:1])
+    return max(READ_BATCH, min(most, READ_NUMBERS // max(1, row.numel()))) if isinstance(row, Tensor) else READ_BATCH
+
+
+def uses_weights(learner: Any) -> bool:
+    """Whether a learner trains with the weights of rows, as far as its parameters say."""
+    while hasattr(learner, "learner"):  # of an ensemble
+        learner = learner.learner
+    options = getattr(learner, "options", None)
+    by_objective = "Weighted" in type(getattr(options, "objective", None)).__name__
+    return bool(getattr(learner, "use_weights", False)) or by_objective or getattr(options, "sampler", "") == "weights"
 
 
 def check_labels(ids: Tensor, labels: Tensor, classes: int) -> Tensor:

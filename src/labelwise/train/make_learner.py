@@ -8,7 +8,7 @@ from torch import nn
 
 from labelwise.errors import ArgumentError
 from labelwise.train.learner import Learner
-from labelwise.train.sklearn import SklearnLearner, is_regressor
+from labelwise.train.sklearn import HOW_TO_GET_PROBABILITIES, SklearnLearner, gives_probabilities, is_regressor
 from labelwise.train.torch.learner import TorchLearner
 
 
@@ -34,7 +34,7 @@ def learner_of(model: Any, task: Literal["classify", "regress"] | None = None) -
     if not isinstance(model, type):
         if isinstance(model, Learner):
             return model
-        if hasattr(model, "fit") and (hasattr(model, "predict_proba") or is_regressor(model)):
+        if hasattr(model, "fit") and (is_regressor(model) or gives_probabilities(model)):
             return SklearnLearner(model)
         if callable(model) and not hasattr(model, "fit"):
             return TorchLearner(model, loss="mse" if task == "regress" else "cross_entropy")
@@ -42,6 +42,5 @@ def learner_of(model: Any, task: Literal["classify", "regress"] | None = None) -
     raise ArgumentError(
         "a learner is a torch nn.Module, a function without arguments that makes one, a classifier with fit and "
         "predict_proba or a regressor (scikit-learn), or an object with fit and restore (a Learner); "
-        f"{what} is none of these. A "
-        "classifier without probabilities becomes one by CalibratedClassifierCV(classifier)."
+        f"{what} is none of these. {HOW_TO_GET_PROBABILITIES}"
     )

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from labelwise.errors import NeedError
 from labelwise.pool import Pool
 from labelwise.pool.ids import as_ids
+from labelwise.signals.check import check_finite
 from labelwise.signals.read import Reader, read
 from labelwise.signals.spec import Prediction, Probs
 
@@ -35,11 +37,12 @@ def _read(
     reader: Reader, pool: Pool, ids: Any, signal: Prediction | Probs, batch: int, classes: bool = True
 ) -> np.ndarray:
     """One column of these rows; for Probs, their most probable class unless `classes` is false."""
-    wanted = pool.ids if ids is None else as_ids(ids)
+    wanted = pool.ids if ids is None else as_ids(ids) if isinstance(ids, Tensor) else pool.ids_of(ids)
     some = wanted if len(wanted) else pool.ids[:1]  # no rows: read one for the shape of the columns
     found, start = torch.empty(0), 0
     for rows in read(reader, pool, some, (signal,), batch):
         column = rows.tensor(signal)
+        check_finite(signal, rows.ids, column.reshape(len(column), -1))  # the largest of NaNs is class 0
         if classes and isinstance(signal, Probs):
             column = column.argmax(1)
         if not start:

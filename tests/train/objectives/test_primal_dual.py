@@ -113,7 +113,8 @@ class Spy(PrimalDual):
 
 def test_duals_in_training_are_those_of_the_kept_epoch_and_of_the_same_forward_pass():
     Spy.seen = []
-    fit = fitted(TorchLearner(net, epochs=12, batch=16, lr=0.3, objective=Spy(stop=None), patience=None))
+    how = {"epochs": 12, "batch": 16, "lr": 0.3, "weight_decay": 0, "schedule": None, "keep": "loss", "patience": None}
+    fit = fitted(TorchLearner(net, objective=Spy(stop=None), **how))
     best, batches = fit.notes["best_epoch"], math.ceil(60 / 16)
     assert best < 12  # the last epoch is not the best: the state has to be an earlier one
     expected = torch.zeros(60, dtype=torch.float64)
@@ -169,21 +170,22 @@ def test_full_updates_sweep_once_in_as_many_primal_steps_over_the_epochs():
 
 def test_gradients_are_clamped_entry_by_entry():
     def moved(clamp: float | None) -> torch.Tensor:
-        learner = TorchLearner(net, epochs=1, batch=60, lr=1.0, optimiser="sgd", momentum=0.0, holdout=0, clamp=clamp)
+        how = {"epochs": 1, "batch": 60, "lr": 1.0, "optimiser": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+        learner = TorchLearner(net, clamp=clamp, **how)
         before, after = make_model(net, Key(0).fold("init")), fitted(learner).reader.model
         return torch.cat([(b - a).flatten() for a, b in zip(after.parameters(), before.parameters())]).detach()
 
     free = moved(None)
     assert float(free.abs().max()) > 0.05
     assert torch.allclose(moved(0.05), free.clamp(-0.05, 0.05), atol=1e-6)
-    with pytest.raises(ArgumentError, match="clamp is above 0"):
+    with pytest.raises(ArgumentError, match="clamp is a finite number above 0"):
         TorchLearner(net, clamp=0)
 
 
 def test_training_ends_when_the_rows_are_right():
     fit = fitted(TorchLearner(net, lr=1e-2, objective=PrimalDual(stop=0.9)))
     assert "% of the training rows right" in fit.notes["stopped"]
-    longer = fitted(TorchLearner(net, lr=1e-2, objective=PrimalDual(stop=None)))
+    longer = fitted(TorchLearner(net, lr=1e-2, objective=PrimalDual()))
     assert longer.notes["epochs"] > fit.notes["epochs"]
 
 
@@ -397,3 +399,31 @@ def test_a_bound_that_is_a_function_is_not_rebuilt_from_a_folder(tmp_path) -> No
     with pytest.raises(lw.errors.StoreError, match="recipe="):
         lw.Session.load(tmp_path / "own", X, learner)
     assert len(lw.Session.load(tmp_path / "own", X, learner, recipe).labelled) == 0
+
+
+def test_how_long_to_train_is_the_learners() -> None:
+    for objective in (None, PrimalDual(), PrimalDual(epsilon=20)):
+        fit = fitted(TorchLearner(net, epochs=60, lr=0.05, keep="last", objective=objective))
+        assert fit.notes["epochs"] == 60
+
+
+def test_a_bound_for_each_row_goes_through_rounds_to_the_picks() -> None:
+    free, bounds = 0, torch.tensor([1e9, 0.0])
+    learner = TorchLearner(net, epochs=5, objective=PrimalDual(epsilon=lambda label_B: bounds[label_B]))
+    session = lw.Session(X, learner, "ally", classes=2, seed=0)
+    for _ in range(2):
+        picks = session.ask(10)
+        session.tell(picks.ids, Y[picks.ids])
+    fit = session.fit()
+    label_n = Y[fit.ids]
+    assert float(fit.published[Duals()][label_n == free].abs().max()) == 0
+    assert float(fit.published[Duals()][label_n != free].min()) > 0
+    assert len(session.ask(5).ids) == 5
+
+
+def test_bounds_below_zero_are_refused() -> None:
+    learner = TorchLearner(net, epochs=2, objective=PrimalDual(epsilon=lambda label_B: label_B - 1.0))
+    with pytest.raises(ArgumentError, match=r"at least 0; it gave -1\.0"):
+        fitted(learner)
+    with pytest.raises(ArgumentError, match=r"at least 0; it gave nan"):
+        PrimalDual(epsilon=lambda label_n: label_n * torch.nan).check(Y)

@@ -12,10 +12,11 @@ from torch import nn
 from labelwise.errors import ArgumentError, LabelError, ModelError, NumericsError
 from labelwise.pool import Pool
 from labelwise.rng import Key
+from labelwise.signals.draws.variational import VariationalLinear, bayesian
 from labelwise.signals.model.calibration import fit_temperature
 from labelwise.signals.spec import Embedding, LabelProbs, Probs, Signal
 from labelwise.train import Mean, Objective, TorchLearner, Weighted, evaluate
-from labelwise.train.torch.data import LabelledInputs, assign_folds, split_holdout
+from labelwise.train.torch.data import LabelledInputs, assign_folds, holdout_rows
 
 C = 3
 
@@ -47,11 +48,11 @@ def fitted(learner, pool, labels, key=0, classes=C, **more):
 
 def test_it_learns_and_says_how():
     pool, labels = blobs(200)
-    fit = fitted(TorchLearner(net, lr=1e-2), pool, labels)
+    fit = fitted(TorchLearner(net, lr=1e-2, holdout=0.1), pool, labels)
     test, truth = blobs(300, seed=1)
     assert evaluate(fit.reader, test, test.ids, truth)["accuracy"] > 0.97
     assert torch.equal(fit.ids, pool.ids)
-    assert fit.notes["held_out"] == 20
+    assert fit.notes["held_out"] == len(fit.held_out) > 10
     assert {"epochs", "best_epoch", "stopped", "loss", "held_out_loss", "temperature"} <= set(fit.notes)
     json.dumps(fit.notes)
     assert fit.state is None  # fitting again gives the same
@@ -157,9 +158,9 @@ def test_parameters_that_cannot_be_drawn_anew_are_named():
     frozen[0].weight.requires_grad_(False)
     with pytest.raises(ArgumentError, match=r"'0.weight' is frozen.*restart=\"given\""):
         fitted(TorchLearner(frozen), pool, labels)
-    kept = fitted(TorchLearner(frozen, restart="given", epochs=5), pool, labels)
-    assert torch.equal(kept.reader.model[0].weight, frozen[0].weight)
-    assert not torch.equal(kept.reader.model[2].weight, frozen[2].weight)
+    continuing = fitted(TorchLearner(frozen, restart="given", epochs=5), pool, labels)
+    assert torch.equal(continuing.reader.model[0].weight, frozen[0].weight)
+    assert not torch.equal(continuing.reader.model[2].weight, frozen[2].weight)
 
 
 def test_a_weight_of_zero_is_as_if_the_row_were_not_there():
@@ -168,7 +169,7 @@ def test_a_weight_of_zero_is_as_if_the_row_were_not_there():
     wrong[4] = (wrong[4] + 1) % C
     weights = torch.ones(30, dtype=torch.float64)
     weights[4] = 0
-    how = {"epochs": 60, "lr": 1e-2, "batch": 100}
+    how = {"epochs": 60, "lr": 1e-2, "batch": 100, "weight_decay": 0, "schedule": None}
     without = torch.arange(30) != 4
     few = pool.ids[without]
     apart = TorchLearner(net, **how).fit(pool, few, labels[without], classes=C, key=Key(0))
@@ -186,7 +187,9 @@ def test_rows_that_count_nothing_do_not_stop_training():
     wrong, weights = labels.clone(), torch.ones(30)
     wrong[:15] = (wrong[:15] + 1) % C  # their loss rises while the others are learnt
     weights[:15] = 0
-    fit = fitted(TorchLearner(net, objective=Weighted(), lr=3e-2), pool, wrong, weights=weights)
+    fit = fitted(
+        TorchLearner(net, objective=Weighted(), lr=3e-2, weight_decay=0, keep="loss"), pool, wrong, weights=weights
+    )
     assert fit.notes["stopped"] == "every training row fitted"
     assert evaluate(fit.reader, pool, pool.ids[15:], labels[15:])["accuracy"] == 1.0
 
@@ -194,15 +197,15 @@ def test_rows_that_count_nothing_do_not_stop_training():
 def test_early_stopping_watches_the_held_out_rows_and_keeps_the_best_weights():
     pool, labels = blobs(100, noise=1.5)  # the clouds overlap: a net trained for long is surer than right
     big = nn.Sequential(nn.Linear(2, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, C))
-    fit = fitted(TorchLearner(big, lr=1e-2, patience=8, holdout=0.3, holdout_from=50), pool, labels)
+    fit = fitted(TorchLearner(big, keep="loss", lr=1e-2, patience=8, holdout=0.3, holdout_from=50), pool, labels)
     assert fit.notes["stopped"] == "no better held-out loss for 8 epochs"
     assert fit.notes["epochs"] == fit.notes["best_epoch"] + 8
-    assert fit.notes["held_out"] == 30
-    _, out = split_holdout(pool.ids, labels, 0.3, Key(0).fold("holdout"))
-    again = evaluate(fit.reader, pool, pool.ids[out], labels[out])
+    assert fit.notes["held_out"] == len(fit.held_out) > 15
+    out = fit.held_out
+    again = evaluate(fit.reader, pool, out, labels[out - 100])
     assert again["nll"] == pytest.approx(fit.notes["held_out_loss"], rel=1e-4)
-    z = fit.reader.logits(pool.inputs(pool.ids[out]))
-    assert fit.notes["temperature"] == pytest.approx(fit_temperature(z, labels[out]), rel=1e-6)
+    z = fit.reader.logits(pool.inputs(out))
+    assert fit.notes["temperature"] == pytest.approx(fit_temperature(z, labels[out - 100]), rel=1e-6)
 
 
 def wide() -> nn.Module:
@@ -215,34 +218,82 @@ def test_keep_last_runs_every_epoch_and_keeps_the_last_weights():
     fit = fitted(TorchLearner(wide, keep="last", patience=3, **how), pool, labels)
     assert fit.notes["best_epoch"] == fit.notes["epochs"] == 30
     assert fit.notes["stopped"] == "all 30 epochs run"
-    _, out = split_holdout(pool.ids, labels, 0.3, Key(0).fold("holdout"))
-    found = evaluate(fit.reader, pool, pool.ids[out], labels[out])
+    out = fit.held_out
+    found = evaluate(fit.reader, pool, out, labels[out - 100])
     assert found["nll"] == pytest.approx(fit.notes["held_out_loss"], rel=1e-4)
-    lowest = fitted(TorchLearner(wide, **how), pool, labels)
+    lowest = fitted(TorchLearner(wide, keep="loss", **how), pool, labels)
     assert lowest.notes["held_out_loss"] < fit.notes["held_out_loss"]
     few, easy = blobs(12)  # rows that are fitted do not end it either
-    assert fitted(TorchLearner(net, keep="last", lr=3e-2), few, easy).notes["epochs"] == 200
+    assert fitted(TorchLearner(net, keep="last", lr=3e-2, epochs=100), few, easy).notes["epochs"] == 100
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(12, 1000), (100, 250), (400, 100)])
+def test_few_rows_are_passed_over_more_often_by_default(rows, expected):
+    """100 epochs, or 1,000 steps of 32 rows where those are more."""
+    pool, labels = blobs(rows)
+    assert fitted(TorchLearner(net), pool, labels).notes["epochs"] == expected
+    assert fitted(TorchLearner(net, epochs=3), pool, labels).notes["epochs"] == 3
 
 
 def test_keep_accuracy_keeps_the_latest_of_the_best_epochs():
     pool, labels = blobs(100, noise=1.5)
     seen = []
-    _, out = split_holdout(pool.ids, labels, 0.3, Key(0).fold("holdout"))
-    x = pool.inputs(pool.ids[out])
+    out = pool.ids[holdout_rows(pool.ids, labels, 0.3, Key(0), strict=False)]
+    x = pool.inputs(out)
 
     def look(model, epoch):
         with torch.no_grad():
-            seen.append(float((model.eval()(x).argmax(1) == labels[out]).double().mean()))
+            seen.append(float((model.eval()(x).argmax(1) == labels[out - 100]).double().mean()))
 
     how = {"lr": 1e-2, "epochs": 40, "patience": None, "holdout": 0.3, "holdout_from": 50}
     fit = fitted(TorchLearner(wide, keep="accuracy", look=look, **how), pool, labels)
     assert fit.notes["held_out_accuracy"] == max(seen)
     assert fit.notes["best_epoch"] == max(range(40), key=lambda epoch: (seen[epoch], epoch)) + 1
-    assert evaluate(fit.reader, pool, pool.ids[out], labels[out])["accuracy"] == max(seen)
+    assert evaluate(fit.reader, pool, out, labels[out - 100])["accuracy"] == max(seen)
     stopped = fitted(TorchLearner(wide, keep="accuracy", **{**how, "patience": 4}), pool, labels)
     assert stopped.notes["stopped"] == "no better held-out accuracy for 4 epochs"
     with pytest.raises(ArgumentError, match='keep="accuracy" needs class labels'):
         TorchLearner(net, loss="mse", keep="accuracy")
+
+
+def test_keep_average_ends_with_the_mean_weights_of_the_second_half():
+    pool, labels = blobs(40, noise=1.0)
+    seen: list[list[torch.Tensor]] = []
+
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, C))
+
+    def look(model, epoch):
+        seen.append([tensor.detach().clone() for tensor in model.state_dict().values()])
+
+    fit = fitted(TorchLearner(normed, keep="average", epochs=9, lr=1e-2, patience=1, look=look), pool, labels)
+    assert fit.notes["epochs"] == fit.notes["best_epoch"] == len(seen) == 9
+    for name, *epochs in zip(fit.reader.model.state_dict(), *seen[4:]):
+        found = fit.reader.model.state_dict()[name]
+        expected = torch.stack(epochs).mean(0) if found.is_floating_point() else epochs[-1]
+        torch.testing.assert_close(found, expected)
+    own = evaluate(fit.reader, pool, pool.ids, labels)["nll"]
+    assert fit.notes["loss"] == pytest.approx(own, rel=1e-4)  # of the mean weights, which no epoch had
+    given = fitted(TorchLearner(normed, keep="average", epochs=9, lr=1e-2, valid=(pool, labels)), pool, labels)
+    assert given.notes["held_out_loss"] == pytest.approx(own, rel=1e-4)
+
+
+def test_mean_weights_that_are_no_good_say_so():
+    """The weights change their sign after each epoch: every epoch is good, and the mean is almost zero."""
+    pool, labels = blobs(60)
+
+    def flip(model, epoch):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.neg_()
+
+    def two_layers() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 16, bias=False), nn.Linear(16, C, bias=False))
+
+    how = {"epochs": 40, "lr": 1e-2, "schedule": None, "look": flip}
+    assert "warning" not in fitted(TorchLearner(two_layers, keep="last", **how), pool, labels).notes
+    found = fitted(TorchLearner(two_layers, keep="average", **how), pool, labels).notes["warning"]
+    assert "equal probabilities 1.10" in found or found.startswith("the mean weights classify")
 
 
 def test_weights_that_have_hardly_begun_to_learn_say_so():
@@ -251,17 +302,19 @@ def test_weights_that_have_hardly_begun_to_learn_say_so():
     assert re.match(
         r"the kept weights have hardly begun to learn: .* equal probabilities 1\.10; try", fit.notes["warning"]
     )
+    wild = fitted(TorchLearner(net, epochs=3, lr=1e3), pool, labels).notes["warning"]
+    assert wild.endswith("try more epochs or another lr"), "a higher one would make it worse"
     how = {"lr": 1e-2, "patience": None, "epochs": 150, "holdout": 0.3, "holdout_from": 50}
     generator = torch.Generator().manual_seed(0)
     noise = Pool.of(torch.randn(100, 2, generator=generator)), torch.randint(C, (100,), generator=generator)
-    assert "of the last epoch" in fitted(TorchLearner(wide, **how), *noise).notes["warning"]
+    assert "of the last epoch" in fitted(TorchLearner(wide, keep="loss", **how), *noise).notes["warning"]
     assert "warning" not in fitted(TorchLearner(wide, keep="last", **how), *noise).notes
     assert "warning" not in fitted(TorchLearner(net, lr=1e-2), *blobs(60)).notes
 
 
 def test_few_rows_are_trained_until_they_fit():
     pool, labels = blobs(12)
-    fit = fitted(TorchLearner(net, lr=3e-2), pool, labels)
+    fit = fitted(TorchLearner(net, keep="loss", lr=3e-2, weight_decay=0), pool, labels)
     assert fit.notes["stopped"] == "every training row fitted"
     assert fit.notes["epochs"] < 200
     assert fit.notes["held_out"] == 0
@@ -272,7 +325,7 @@ def test_few_rows_are_trained_until_they_fit():
 
 def test_held_out_rows_that_are_all_right_leave_the_temperature_at_one():
     pool, labels = blobs(60, noise=0.05)
-    fit = fitted(TorchLearner(net, lr=1e-2, holdout_from=50), pool, labels)
+    fit = fitted(TorchLearner(net, lr=1e-2, holdout=0.1, holdout_from=50), pool, labels)
     assert fit.notes["temperature"] == 1.0
     assert "do not determine it" in fit.notes["temperature_note"]
 
@@ -289,19 +342,6 @@ def test_validation_rows_can_be_given(as_pool):
         TorchLearner(net, valid=(test, truth[:5]))
 
 
-def test_held_out_rows_are_stratified_and_do_not_depend_on_order():
-    labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 19 + [3])
-    ids = torch.arange(100) * 7
-    kept, out = split_holdout(ids, labels, 0.2, Key(3))
-    assert len(out) == 20
-    assert sorted([*kept.tolist(), *out.tolist()]) == list(range(100))
-    assert torch.bincount(labels[out], minlength=4).tolist() == [10, 6, 4, 0]
-    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    _, again = split_holdout(ids[order], labels[order], 0.2, Key(3))
-    assert sorted(ids[order][again].tolist()) == sorted(ids[out].tolist())
-    assert split_holdout(ids, torch.arange(100), 0.2, Key(0))[1].tolist() == []  # each class keeps a row to train on
-
-
 def test_folds_spread_every_class_and_do_not_depend_on_order():
     labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
     ids = torch.arange(100) * 7
@@ -311,6 +351,33 @@ def test_folds_spread_every_class_and_do_not_depend_on_order():
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     assert torch.equal(assign_folds(ids[order], labels[order], 5, Key(3)), fold[order])
     assert not torch.equal(assign_folds(ids, labels, 5, Key(4)), fold)
+
+
+def test_the_cosine_schedule_is_that_of_torch_for_numbers_and_for_tensors():
+    layer = nn.Linear(2, 2)
+    options = TorchLearner(layer, epochs=7, lr=0.3).options
+    theirs = torch.optim.SGD(layer.parameters(), lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, T_max=7)
+    numbers, tensors = torch.optim.SGD(layer.parameters(), lr=0.3), torch.optim.Adam(layer.parameters(), lr=0.3)
+    on_device = tensors.param_groups[0]["lr"] = torch.tensor(0.3)
+    steps = options.make_schedule(numbers), options.make_schedule(tensors)
+    for _ in range(7):
+        theirs.step()
+        schedule.step()
+        for step in steps:
+            step(0.0)
+        rate = schedule.get_last_lr()[0]
+        assert numbers.param_groups[0]["lr"] == pytest.approx(rate, abs=1e-12)
+        assert float(on_device) == pytest.approx(rate, abs=1e-7)
+
+
+def test_weight_decay_leaves_out_layers_with_a_penalty_of_their_own():
+    model = bayesian(net(), draws=3, hidden=None)
+    groups = TorchLearner(model).options.make_optimiser(model).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.005, 0.0]
+    variational = [module for module in model.modules() if isinstance(module, VariationalLinear)]
+    assert {id(p) for p in groups[1]["params"]} == {id(p) for module in variational for p in module.parameters()}
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
 def test_own_fit_in_one_line():
@@ -359,10 +426,10 @@ def test_objective_is_given_the_losses_of_its_rows_and_publishes():
         fit = fitted(TorchLearner(net, epochs=4, batch=7, objective=objective), pool, labels)
         # the state that belongs to the best weights, not to the last epoch
         assert fit.published[Seen()].tolist() == [fit.notes["best_epoch"]] * 30
-    kept = TorchLearner(net, restart=False, epochs=4, objective=Counting())
-    fit = fitted(kept, pool, labels)
+    continuing = TorchLearner(net, restart=False, epochs=4, objective=Counting())
+    fit = fitted(continuing, pool, labels)
     assert fit.state is not None
-    assert torch.equal(kept.restore(fit.state, fit.ids).published[Seen()], fit.published[Seen()])
+    assert torch.equal(continuing.restore(fit.state, fit.ids).published[Seen()], fit.published[Seen()])
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "adamw", "sgd", lambda p: torch.optim.RMSprop(p, lr=1e-2)])
@@ -375,6 +442,44 @@ def test_optimisers_and_schedules(optimiser, schedule):
     assert evaluate(fitted(learner, pool, labels).reader, pool, pool.ids, labels)["accuracy"] > 0.9
 
 
+def test_a_model_in_float16_that_cannot_be_trained_is_named():
+    pool, labels = blobs(20)
+    with pytest.raises(NumericsError, match="Parameters in float16 cannot be trained: pass model"):
+        fitted(TorchLearner(net().half(), restart="given", epochs=10), pool, labels)
+
+
+def test_weight_decay_leaves_out_embeddings():
+    """A token that no labelled row has keeps its vector; with weight decay, Adam would take it to zero."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(6, 3), nn.Linear(3, C)
+
+        def forward(self, x):
+            return self.head(self.words(x.long()).mean(1))
+
+    torch.manual_seed(0)
+    model = Words()
+    rows = torch.randint(0, 5, (20, 4)).float()  # never token 5
+    pool = Pool.of(rows)
+    fit = fitted(TorchLearner(model, restart="given", epochs=50), pool, (rows[:, 0] > 2).long())
+    assert fit.model.words.weight[5].tolist() == model.words.weight[5].tolist()
+    assert fit.model.words.weight[0].tolist() != model.words.weight[0].tolist()
+
+
+def test_models_of_transformers_have_no_weight_decay_unless_it_is_set(monkeypatch):
+    model = nn.Sequential(net())
+    assert _decays(model) == [0.005]
+    monkeypatch.setattr(nn.Sequential, "__module__", "transformers.models.some")
+    assert _decays(nn.ModuleList([net()])) == [0.0]  # one inside another module counts
+    assert _decays(nn.ModuleList([net()]), weight_decay=0.01) == [0.01]
+
+
+def _decays(model, **how):
+    return [group["weight_decay"] for group in TorchLearner(model, **how).options.make_optimiser(model).param_groups]
+
+
 def test_weight_decay_and_schedule_reach_the_optimiser():
     pool, labels = blobs(40)
 
@@ -382,8 +487,8 @@ def test_weight_decay_and_schedule_reach_the_optimiser():
         fit = fitted(TorchLearner(net, lr=1e-2, epochs=60, patience=None, **how), pool, labels)
         return float(sum(w.square().sum() for w in weights_of(fit)))
 
-    assert size(weight_decay=0.1) < 0.8 * size()
-    assert size(schedule="cosine") != size()
+    assert size(weight_decay=0.1) < 0.8 * size(weight_decay=0.0)
+    assert size(schedule=None) != size()
 
 
 def test_augmentation_is_drawn_from_the_key_and_used():
@@ -471,10 +576,19 @@ def test_texts_and_mappings_are_sliced_by_row():
 
 def test_rows_that_are_too_many_are_read_batch_by_batch():
     pool, _ = blobs(30)
-    held, streamed = LabelledInputs(pool, pool.ids), LabelledInputs(pool, pool.ids, cache_bytes=10)
+    cached, streamed = LabelledInputs(pool, pool.ids), LabelledInputs(pool, pool.ids, cache_bytes=10)
     assert streamed.cache is None
     at = torch.tensor([4, 2, 9])
-    assert torch.equal(held.take(at), streamed.take(at))
+    assert torch.equal(cached.take(at), streamed.take(at))
+
+
+def test_a_factory_that_needs_arguments_is_refused_in_words():
+    class Net(nn.Linear):
+        pass
+
+    pool = Pool.of(np.eye(2, dtype=np.float32))
+    with pytest.raises(ArgumentError, match=r"Net is called without arguments.*'in_features'.*lambda: Net\(\.\.\.\)"):
+        TorchLearner(Net).fit(pool, pool.ids, torch.tensor([0, 1]), classes=2, key=Key(0))
 
 
 def test_what_cannot_be_trained_is_named():
@@ -523,3 +637,15 @@ def test_arguments_out_of_range_are_refused(wrong):
 
 def test_mean_is_the_default_objective():
     assert isinstance(TorchLearner(net).options.objective, Mean)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_torchscript_module_is_taken_as_a_function_that_makes_it():
+    def made() -> nn.Module:
+        return torch.jit.script(nn.Linear(2, 2))
+
+    with pytest.raises(ArgumentError, match="a copy of a TorchScript module cannot be trained"):
+        TorchLearner(nn.Sequential(made()))
+    pool = Pool.of(torch.randn(12, 2, generator=torch.Generator().manual_seed(0)))
+    fit = TorchLearner(made, epochs=1).fit(pool, pool.ids, torch.arange(12) % 2, classes=2, key=Key(0))
+    assert fit.predict_proba(pool).shape == (12, 2)

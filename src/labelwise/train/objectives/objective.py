@@ -23,10 +23,10 @@ State = Mapping[str, Tensor]
 class Objective(ABC):
     """Makes one scalar of the losses of a batch of rows. Subclass it to train by an objective of your own.
 
-    For each batch training calls `losses`, then `reduce`, and takes a step. It calls `after` with the losses of that
-    same forward pass, for each batch or once for all rows of the epoch (`when`); or after every `every`-th step with
-    the losses of all rows, measured again ("sweep"). At the end it calls `publish` with the state that belongs to the
-    weights that were kept.
+    Training calls `check` and `init` first. For each batch it calls `losses`, then `reduce`, and takes a step. It calls
+    `after` with the losses of that same forward pass, for each batch or once for all rows of the epoch (`when`); or
+    after every `every`-th step with the losses of all rows, measured again ("sweep"). At the end it calls `publish`
+    with the state that belongs to the weights that were kept.
 
     Attributes:
         when: when `after` is called: for each "batch", once an "epoch", or after a "sweep" over all rows.
@@ -46,6 +46,13 @@ class Objective(ABC):
     stop_from: int = 0
     last: bool = False
 
+    def check(self, labels: Tensor) -> None:  # noqa: B027  most objectives have nothing to check
+        """Raise ArgumentError if a parameter does not fit the labels (n,), which are on the CPU.
+
+        Args:
+            labels: (n,) class numbers, or numbers.
+        """
+
     @abstractmethod
     def init(self, n: int, weights: Tensor | None) -> State:
         """Return the state before training, on the CPU.
@@ -53,6 +60,9 @@ class Objective(ABC):
         Args:
             n: how many labelled rows there are.
             weights: (n,) their weights; None for equal ones.
+
+        Returns:
+            A dictionary of tensors.
         """
 
     def losses(self, loss_B: Tensor, output_BC: Tensor, label_B: Tensor) -> Tensor:
@@ -62,6 +72,9 @@ class Objective(ABC):
             loss_B: (B,) the loss of each row of the batch.
             output_BC: (B, C) the outputs of the model.
             label_B: (B,) the labels.
+
+        Returns:
+            A tensor (B,), or (B, columns).
         """
         return loss_B
 
@@ -73,14 +86,33 @@ class Objective(ABC):
             loss_B: what `losses` returned, (B,) or more columns.
             index_B: (B,) positions of these rows among the labelled rows.
             state: the current state.
+
+        Returns:
+            A tensor without dimensions.
         """
 
     def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
-        """Return a new state, from the same arguments without gradients. Never write to the old one."""
+        """Return a new state, from the same arguments without gradients. Never write to the old one.
+
+        Args:
+            loss_B: what `losses` returned, detached.
+            index_B: (B,) positions of these rows among the labelled rows.
+            state: the state of the objective.
+
+        Returns:
+            The new state.
+        """
         return state
 
     def publish(self, state: State) -> dict[Signal, Tensor]:
-        """Return what training knows about the labelled rows: a column (n, ...) for each signal."""
+        """Return what training knows about the labelled rows: a column (n, ...) for each signal.
+
+        Args:
+            state: the state of the objective.
+
+        Returns:
+            A dictionary; empty if there is nothing to publish.
+        """
         return {}
 
     def probe(self) -> Objective | None:
@@ -88,7 +120,14 @@ class Objective(ABC):
         return None
 
     def settled(self, loss: float) -> tuple[Objective, dict[str, float]]:
-        """Return this objective with its parameter set from the mean training loss under `probe`, and notes."""
+        """Return this objective with its parameter set from the mean training loss under `probe`, and notes.
+
+        Args:
+            loss: the mean training loss under `probe`.
+
+        Returns:
+            The objective, and notes for the fit.
+        """
         return self, {}
 
 
@@ -119,6 +158,13 @@ class Weighted(Objective):
 
     def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
         return (loss_B * state["weight"][index_B].to(loss_B)).mean()
+
+
+class Sampled(Mean):
+    """The plain mean of the losses of rows that a torch learner draws in proportion to their weights.
+
+    `TorchLearner.with_objective(Sampled())` is the learner with `sampler="weights"`.
+    """
 
 
 def scaled(weights: Any, n: int) -> Tensor:

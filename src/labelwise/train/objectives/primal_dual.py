@@ -14,7 +14,7 @@ is written; that is a forward pass over all labelled rows for each step. With T_
 after as many of the row's own steps ("minibatch"), or after as many steps of all ("full").
 Departs from the paper: by default one bound for all rows, as in its experiments, where its text has one for each; no
 labelled row is held out, since a row that is never trained on has no dual; the duals are those of the epoch whose
-weights are kept; training ends once `stop` of the rows are classified right.
+weights are kept; how long to train is the learner's choice, where the authors' programme stops at `stop=0.99`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
 from labelwise.signals.spec import Duals, Signal
-from labelwise.train.objectives.objective import Objective, State
+from labelwise.train.objectives.objective import Objective, State, scaled
 
 AUTO = 1.15  # times the loss without bounds: midway between the paper's 1.05 and 1.25
 
@@ -43,16 +43,17 @@ class PrimalDual(Objective):
     Attributes:
         epsilon: the bound, in nats (cross-entropy) or in variances of the target (squared error). "auto" is 1.15 times
             the mean training loss of a first fit without bounds, from the same initial weights and with the same
-            batches; training then takes twice as long. A function of the labels (B,) gives each row its own bound (B,).
+            batches; training then takes twice as long. A function of the labels (B,) gives each row its own bound (B,):
+            of class numbers, or of standardised numbers in regression.
         eta: the step of the duals.
         update: "minibatch" as the authors' programme does it, "full" as algorithm 1 is written.
         primal_steps: T_p, the primal steps for each dual step; 1 in the paper's experiments.
         schedule: None for a constant step; a number t0 for eta / (1 + t / t0) after t steps of a row's dual, the
             paper's diminishing step; or a function of t, a tensor (B,), that gives the factor of eta.
         secondary: a function of outputs and labels that gives the bounded loss l' of each row; the loss itself if None.
-        stop: training ends after an epoch in which this share of the rows was classified right, as in the authors'
-            programme; in later epochs the duals only shrink to zero. In regression a row is right within a tenth of a
-            standard deviation of the target. None leaves the end of training to the learner.
+        stop: None leaves the end of training to the learner, as for every other strategy. With a share, training ends
+            after an epoch in which this share of the rows was classified right: 0.99 in the authors' programme, for
+            every method. In regression a row is right within a tenth of a standard deviation of the target.
 
     Raises:
         ArgumentError: a parameter is out of range.
@@ -68,10 +69,11 @@ class PrimalDual(Objective):
     update: Literal["minibatch", "full"] = "minibatch"
     schedule: float | Callable[[Tensor], Tensor] | None = None
     secondary: Secondary | None = None
-    stop: float | None = 0.99
+    stop: float | None = None
     primal_steps: int = 1
 
     whole = True
+    weighted: ClassVar[bool] = False  # whether the mean loss has the weights of the rows
 
     def __post_init__(self) -> None:
         bound = 0.0 if self.epsilon == "auto" or callable(self.epsilon) else self.epsilon
@@ -94,9 +96,26 @@ class PrimalDual(Objective):
         object.__setattr__(self, "when", "sweep" if full else "batch")
         object.__setattr__(self, "every", steps if full else 1)
 
+    def check(self, labels: Tensor) -> None:
+        """Raise ArgumentError if the bounds of these labels (n,) are not one for each, of at least 0.
+
+        Args:
+            labels: (n,) class numbers, or numbers.
+        """
+        if not callable(self.epsilon):
+            return
+        bound_n = self.epsilon(labels)
+        if bound_n.shape != labels.shape:
+            raise ArgumentError(
+                f"epsilon= has to give one bound for each label, shape {tuple(labels.shape)}; it gave "
+                f"{tuple(bound_n.shape)}."
+            )
+        if not bool((bound_n >= 0).all()):
+            raise ArgumentError(f"epsilon= has to give bounds of at least 0; it gave {float(bound_n.min())}.")
+
     def init(self, n: int, weights: Tensor | None) -> State:
         return {
-            "weight": torch.ones(n),
+            "weight": scaled(weights, n) if self.weighted else torch.ones(n),
             "dual": torch.zeros(n, dtype=torch.float64),
             "turn": torch.zeros(n, dtype=torch.int64),
         }
@@ -105,6 +124,14 @@ class PrimalDual(Objective):
         """Return the loss and the bounded loss of each row: (B,) if they are the same, else (B, 2).
 
         A bound of each row's own is subtracted from its bounded loss.
+
+        Args:
+            loss_B: (B,) the loss of each row of the batch.
+            output_BC: (B, C) the outputs of the model.
+            label_B: (B,) the labels.
+
+        Returns:
+            A tensor (B,) or (B, 2).
         """
         if self.secondary is None and not callable(self.epsilon):
             return loss_B
@@ -117,17 +144,13 @@ class PrimalDual(Objective):
                     f"{tuple(bounded_B.shape)}. Leave its reduction out."
                 )
         if callable(self.epsilon):
-            bound_B = self.epsilon(label_B).to(loss_B)
-            if bound_B.shape != loss_B.shape:
-                raise ArgumentError(
-                    f"epsilon= has to give one bound for each label, shape {tuple(loss_B.shape)}; it gave "
-                    f"{tuple(bound_B.shape)}."
-                )
-            bounded_B = bounded_B - bound_B
+            bounded_B = bounded_B - self.epsilon(label_B).to(loss_B)
         return torch.stack([loss_B, bounded_B], 1)
 
     def reduce(self, loss_B: Tensor, index_B: Tensor, state: State) -> Tensor:
         primary_B, bounded_B = _split_losses(loss_B)
+        if self.weighted:
+            primary_B = primary_B * state["weight"][index_B].to(primary_B)
         return (primary_B + state["dual"][index_B].to(primary_B) * (bounded_B - self._bound())).mean()
 
     def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
@@ -146,7 +169,14 @@ class PrimalDual(Objective):
         return replace(self, epsilon=_NO_BOUND, update="minibatch") if self.epsilon == "auto" else None
 
     def settled(self, loss: float) -> tuple[Objective, dict[str, float]]:
-        """Return this objective with epsilon set from `loss`, the mean training loss of a fit without bounds."""
+        """Return this objective with epsilon set from `loss`, the mean training loss of a fit without bounds.
+
+        Args:
+            loss: the mean training loss of a fit without bounds.
+
+        Returns:
+            The objective, and notes with the epsilon it has.
+        """
         epsilon = AUTO * loss
         return replace(self, epsilon=epsilon), {"unconstrained_loss": loss, "epsilon": epsilon}
 
@@ -160,6 +190,20 @@ class PrimalDual(Objective):
         if self.schedule is None:
             return torch.full_like(t_B, self.eta)
         return self.eta * (self.schedule(t_B) if callable(self.schedule) else 1 / (1 + t_B / self.schedule))
+
+
+class WeightedPrimalDual(PrimalDual):
+    """PrimalDual of the weighted mean loss: the bound on a row's loss, and the step of its dual, have no weight.
+
+    minimise mean_i w_i l_i  subject to  l'_i <= epsilon, with weights of mean 1
+
+    >>> objective = WeightedPrimalDual(epsilon=0.2)
+    >>> state = objective.init(2, torch.tensor([3.0, 1.0]))
+    >>> objective.reduce(torch.tensor([1.0, 3.0]), torch.tensor([0, 1]), state)
+    tensor(1.5000)
+    """
+
+    weighted = True
 
 
 _NO_BOUND = 1e30  # no loss reaches it: every dual stays 0

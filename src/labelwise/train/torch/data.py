@@ -28,14 +28,18 @@ class LabelledInputs:
         self.pool = pool
         self.ids = ids
         self.cache: Any = None
+        self._items: list[Any] | None = None  # of a pool with a collate function: padded batch by batch
         if _bytes(pool.inputs(ids[:1])) * len(ids) <= cache_bytes:
-            self.cache = pool.inputs(ids)
+            self._items = pool.items(ids)
+            self.cache = pool.inputs(ids) if self._items is None else None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, index: Tensor) -> Any:
         """Inputs of the rows at these positions."""
+        if self._items is not None:
+            return self.pool.collate([self._items[position] for position in index.tolist()])
         return self.pool.inputs(self.ids[index]) if self.cache is None else take_rows(self.cache, index)
 
 
@@ -108,24 +112,26 @@ def _bytes(inputs: Any) -> int:
     return len(inputs) if isinstance(inputs, str) else 0
 
 
-def split_holdout(ids: Tensor, labels: Tensor, share: float, key: Key) -> tuple[Tensor, Tensor]:
-    """Positions of the rows to train on and of those held out, each in ascending order.
+def holdout_rows(ids: Tensor, groups: Tensor, share: float, key: Key, strict: bool) -> Tensor:
+    """Which labelled rows (n,) are held out: those whose draw from (key, id) is below `share`, in every round the same.
 
-    About `share` of every class is held out, and never the last row of a class. Which rows depends on the key and on
-    their ids, not on their order.
+    Args:
+        ids: (n,) the labelled rows.
+        groups: (n,) their classes; zeros in regression.
+        share: from 0 to below 1.
+        key: the same in every round.
+        strict: hold out these rows without exception. If False, a class is never held out as a whole: the row with
+            the highest draw is trained on until another row of the class is.
     """
-    by_draw, by_class = _draw_order(ids, labels, key)
-    size_C = torch.bincount(labels)
-    size_n = size_C[labels[by_class]]
-    rank_n = torch.arange(len(ids)) - (size_C.cumsum(0) - size_C)[labels[by_class]]
-    part = torch.empty(len(ids), dtype=torch.float64)
-    part[by_class] = ((rank_n + 0.5) / size_n).double().masked_fill(rank_n == size_n - 1, torch.inf)
-    count = min(round(share * len(ids)), int(torch.isfinite(part).sum()))
-    # Lowest part first takes rows from every class in turn; the draw decides between classes of one size.
-    out = by_draw[part[by_draw].argsort(stable=True)][:count].sort().values
-    is_trained = torch.ones(len(ids), dtype=torch.bool)
-    is_trained[out] = False
-    return is_trained.nonzero()[:, 0], out
+    draw_n = key.uniform(ids)
+    out_n = draw_n < share
+    if strict:
+        return out_n
+    for group in groups[out_n].unique().tolist():
+        of_group = (groups == group).nonzero()[:, 0]
+        if bool(out_n[of_group].all()):
+            out_n[of_group[draw_n[of_group].argmax()]] = False
+    return out_n
 
 
 def assign_folds(ids: Tensor, labels: Tensor, count: int, key: Key) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 
 import torch
@@ -32,6 +33,15 @@ def seeded(key: Key, device: torch.device | None = None) -> Iterator[None]:
 
 def make_model(factory: Factory, key: Key) -> nn.Module:
     """A model from a factory, its weights drawn from `key`."""
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        name = getattr(factory, "__name__", repr(factory))
+        raise ArgumentError(
+            f"{name} is called without arguments, and cannot be: {error}. Pass a function, such as lambda: {name}(...)."
+        ) from None
+    except ValueError:  # a builtin without a signature
+        pass
     with seeded(key):
         model = factory()
     if not isinstance(model, nn.Module):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from labelwise.errors import ArgumentError, ModelError
+from labelwise.io.arguments import check_real, check_whole
 from labelwise.signals.model.head import Output
 from labelwise.train.objectives.objective import Mean, Objective
 
 CrossValidated = Literal["epochs", "weight_decay"]
-Keep = Literal["loss", "accuracy", "last"]
+Keep = Literal["loss", "accuracy", "last", "average"]
 OptimiserChoice = Literal["adam", "adamw", "sgd"] | Callable[[Iterable[nn.Parameter]], Optimizer]
 SamplerChoice = Literal["shuffle", "weights"]
 ScheduleChoice = Literal["cosine"] | Callable[[Optimizer], Any] | None
+
+EPOCHS, LEAST_STEPS, WEIGHT_DECAY = 100, 1000, 0.005  # docs/decisions/training-rule.md
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class TrainOptions:
     epochs: int
     batch: int
     lr: float
-    weight_decay: float
+    weight_decay: float | None
     momentum: float
     optimiser: OptimiserChoice
     schedule: ScheduleChoice
@@ -42,17 +46,20 @@ class TrainOptions:
     sampler: SamplerChoice
     clamp: float | None
     look: Callable[[nn.Module, int], float | None] | None
+    least_steps: int = 0  # gradient steps: few rows are passed over more often than `epochs`
 
     def __post_init__(self) -> None:
         for name, value in (("epochs", self.epochs), ("batch", self.batch), ("patience", self.patience)):
-            if value is not None and value < 1:
-                raise ArgumentError(f"{name} is at least 1, not {value}.")
-        if self.clamp is not None and not self.clamp > 0:
-            raise ArgumentError(f"clamp is above 0, or None, not {self.clamp}.")
-        if not self.lr > 0:
-            raise ArgumentError(f"lr is above 0, not {self.lr}.")
-        if self.keep not in ("loss", "accuracy", "last"):
-            raise ArgumentError(f'keep is "loss", "accuracy" or "last", not {self.keep!r}.')
+            if value is not None or name != "patience":
+                object.__setattr__(self, name, check_whole(name, value, 1))
+        check_real("lr", self.lr, above=0)
+        check_real("momentum", self.momentum, least=0)
+        if self.clamp is not None:
+            check_real("clamp", self.clamp, above=0)
+        if self.weight_decay is not None:
+            check_real("weight_decay", self.weight_decay, least=0)
+        if self.keep not in get_args(Keep):
+            raise ArgumentError(f'keep is "loss", "accuracy", "last" or "average", not {self.keep!r}.')
         if not callable(self.optimiser) and self.optimiser not in ("adam", "adamw", "sgd"):
             raise ArgumentError(
                 f'optimiser is "adam", "adamw", "sgd" or a function of the parameters, not {self.optimiser!r}.'
@@ -67,8 +74,23 @@ class TrainOptions:
                 f"objective={type(self.objective).__name__}() the weights would count twice. Take one of the two."
             )
 
+    def for_rows(self, rows: int, model: nn.Module) -> TrainOptions:
+        """The options for a training set of `rows` rows, with as many epochs as make `least_steps` steps.
+
+        A model of transformers is fine-tuned in `epochs` as they are: there each step is dear and the weights are good.
+        """
+        if not self.least_steps or any(map(is_of_transformers, model.modules())):
+            return replace(self, least_steps=0)
+        steps = math.ceil(rows / self.batch)  # in an epoch
+        return replace(self, epochs=max(self.epochs, math.ceil(self.least_steps / steps)), least_steps=0)
+
     def make_optimiser(self, model: nn.Module) -> Optimizer:
-        """The optimiser of the trainable parameters of `model`."""
+        """The optimiser of the trainable parameters of `model`.
+
+        Weight decay leaves out layers with a penalty of their own, such as variational ones, since their prior is in
+        that, and embeddings: to a token that is not in the batch it would be the whole gradient, which Adam makes a
+        step of full size.
+        """
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not parameters:
             raise ModelError("the model has no parameter to train: all have requires_grad=False, or there are none.")
@@ -79,26 +101,71 @@ class TrainOptions:
                     f"optimiser= has to return a torch Optimizer; it returned {type(optimiser).__name__}."
                 )
             return optimiser
-        shared: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": _can_fuse(parameters)}
+        is_cuda = parameters[0].device.type == "cuda"
+        # On CUDA the rate and the step count are on the device, so that a step is captured once, whatever the schedule.
+        lr = torch.tensor(self.lr, device=parameters[0].device) if is_cuda and _can_fuse(parameters) else self.lr
+        decay = self.weight_decay
+        if decay is None:
+            decay = 0.0 if any(map(is_of_transformers, model.modules())) else WEIGHT_DECAY
+        shared: dict[str, Any] = {"lr": lr, "weight_decay": decay, "fused": _can_fuse(parameters)}
+        groups = _decay_groups(model, parameters)
         if self.optimiser == "sgd":
-            return torch.optim.SGD(parameters, momentum=self.momentum, **shared)
+            return torch.optim.SGD(groups, momentum=self.momentum, **shared)
         kind = torch.optim.Adam if self.optimiser == "adam" else torch.optim.AdamW
-        # On CUDA its step count stays on the device, so that a step can be captured in a graph.
-        return kind(parameters, capturable=parameters[0].device.type == "cuda", **shared)
+        return kind(groups, capturable=is_cuda, **shared)
 
     def make_schedule(self, optimiser: Optimizer) -> Callable[[float], None]:
         """A function to call after each epoch with the validation loss."""
         if self.schedule is None:
             return lambda loss: None
         if self.schedule == "cosine":
-            schedule: Any = CosineAnnealingLR(optimiser, T_max=self.epochs)
-        else:
-            schedule = self.schedule(optimiser)
+            return _CosineSchedule(optimiser, self.epochs)
+        schedule: Any = self.schedule(optimiser)
         if not hasattr(schedule, "step"):
             raise ArgumentError(f"schedule= has to return a torch scheduler; it returned {type(schedule).__name__}.")
         if isinstance(schedule, ReduceLROnPlateau):
             return schedule.step
         return lambda loss: schedule.step()
+
+
+class _CosineSchedule:
+    """Lets learning rates fall from lr to 0 along lr (1 + cos(pi epoch / epochs)) / 2. Call it after each epoch."""
+
+    def __init__(self, optimiser: Optimizer, epochs: int):
+        self.optimiser = optimiser
+        self.first = [float(group["lr"]) for group in optimiser.param_groups]
+        self.epochs = epochs
+        self.epoch = 0
+
+    def __call__(self, loss: float) -> None:
+        self.epoch += 1
+        share = (1 + math.cos(math.pi * self.epoch / self.epochs)) / 2
+        for group, first in zip(self.optimiser.param_groups, self.first):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(share * first)
+            else:
+                group["lr"] = share * first
+
+
+def _decay_groups(model: nn.Module, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """The parameters as one group, or as two where weight decay leaves some out."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    spared = [*penalised_modules(model), *tables]
+    own = {id(parameter) for module in spared for parameter in module.parameters(recurse=False)}
+    free = [parameter for parameter in parameters if id(parameter) in own]
+    decayed = [parameter for parameter in parameters if id(parameter) not in own]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def is_of_transformers(model: Any) -> bool:
+    """Whether a model is a module of the package transformers, whose weights are pretrained as a rule."""
+    return any(kind.__module__.split(".")[0] == "transformers" for kind in type(model).__mro__)
+
+
+def penalised_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules that add a penalty of their own to the loss."""
+    return [module for module in model.modules() if callable(getattr(module, "penalty", None))]
 
 
 def _can_fuse(parameters: list[nn.Parameter]) -> bool:

@@ -1,7 +1,11 @@
-"""Step: one gradient step on a batch of labelled rows, in any precision; on CUDA captured as a graph if possible."""
+"""Step: one gradient step on a batch of labelled rows, in any precision.
+
+On CUDA it is captured as a graph if possible; a plain perceptron on a CPU has a step of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -13,7 +17,8 @@ from labelwise.signals.model.forward import device_and_dtype, forward, move_inpu
 from labelwise.train.objectives.objective import Objective, State
 from labelwise.train.torch.captured import CapturedStep
 from labelwise.train.torch.data import TrainSet, take_rows
-from labelwise.train.torch.options import TrainOptions
+from labelwise.train.torch.options import TrainOptions, penalised_modules
+from labelwise.train.torch.perceptron import PerceptronStep
 
 
 class StepResult(NamedTuple):
@@ -32,9 +37,10 @@ class Step:
         self.device, dtype = device_and_dtype(model)
         self.count = 0
         # Modules with a method `penalty` add it to the sum of the rows' losses, as a variational layer does.
-        self.penalised = [module for module in model.modules() if callable(getattr(module, "penalty", None))]
+        self.penalised = penalised_modules(model)
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=options.autocast == torch.float16)
         self._labels_n = data.labels.to(self.device)
+        self._perceptron = PerceptronStep.of(model, data, options, optimiser)
         self._captured: CapturedStep | None = None
         if self._can_be_captured():
             inputs = move_inputs(data.inputs.cache, self.device, dtype)
@@ -42,14 +48,16 @@ class Step:
                 lambda index_B: self._run(take_rows(inputs, index_B), index_B, state), self.device, self._version
             )
 
-    def __call__(self, host_B: Tensor, index_B: Tensor, key: Key, state: State) -> StepResult:
-        """Take a step on the rows at positions `index_B`, `host_B` on the CPU; inputs are augmented by `key`."""
+    def __call__(self, host_B: Tensor, index_B: Tensor, key: Callable[[], Key], state: State) -> StepResult:
+        """Take a step on the rows at positions `index_B`, `host_B` on the CPU; inputs are augmented by `key()`."""
         is_first, self.count = self.count == 0, self.count + 1
         if self._captured is not None and not is_first:
             return StepResult(*self._captured(index_B))
+        if self._perceptron is not None and not is_first:
+            return StepResult(*self._perceptron(index_B, self._labels_n[index_B], state))
         inputs = self.data.inputs.take(host_B)
         if self.options.augment is not None:
-            inputs = self.options.augment(inputs, key.generator())
+            inputs = self.options.augment(inputs, key().generator())
         return StepResult(*self._run(inputs, index_B, state, is_first))
 
     def penalty(self) -> Tensor | float:
@@ -90,4 +98,4 @@ class Step:
 
     def _version(self) -> tuple[float, ...]:
         """What a recorded step holds as plain numbers."""
-        return tuple(float(group["lr"]) for group in self.optimiser.param_groups)
+        return tuple(group["lr"] for group in self.optimiser.param_groups if not isinstance(group["lr"], Tensor))

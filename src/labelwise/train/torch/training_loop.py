@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,13 +15,14 @@ from labelwise.rng import Key
 from labelwise.signals.model.forward import device_and_dtype, eval_mode, forward
 from labelwise.train.objectives.loss import CrossEntropy, Loss
 from labelwise.train.objectives.objective import State, scaled
+from labelwise.train.progress import report_epoch
 from labelwise.train.torch.data import LabelledInputs, TrainSet, ValidationRows, split_epoch
 from labelwise.train.torch.options import Keep, TrainOptions
 from labelwise.train.torch.step import Step, StepResult
 
 FITTED = 0.01  # a mean loss, in nats, below which rows that are all classified right have no more to teach
 NEAR_CHANCE = 0.9  # of log C: a training loss above it is that of a model that has hardly begun to learn
-FAR_BEHIND = 0.1  # share of the training rows that the last epoch classifies right and the kept one does not
+FAR_BELOW = 0.1  # share of the training rows that the last epoch classifies right and the kept one does not
 _READ = 256  # rows of a batch without gradients
 
 
@@ -42,7 +44,7 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
 
     Chance in its layers comes from the caller's seed.
     """
-    device, _ = device_and_dtype(model)
+    device, dtype = device_and_dtype(model)
     objective = options.objective
     state: State = {name: value.to(device) for name, value in objective.init(len(data.labels), weights).items()}
     if options.sampler == "weights":
@@ -51,7 +53,7 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
     schedule = options.make_schedule(optimiser)
     step = Step(model, data, options, optimiser, state)
     keep: Keep = "last" if objective.last else options.keep
-    best = _BestWeights(model, keep)
+    best = _FinalWeights(model, keep, options.epochs // 2)
     epochs_right, looks = 0, [-math.inf]
     stopped = f"all {options.epochs} epochs run"
     for epoch in range(options.epochs):
@@ -61,8 +63,10 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             loss, accuracy = result.loss, result.accuracy
         else:
             loss, accuracy = _validate(model, data, data.validation, state, options)
-        _check_finite(result.loss, loss, epoch, options.lr, data)
+        _check_finite(result.loss, loss, epoch, options.lr, data, dtype)
         schedule(loss)
+        held_out = {} if data.validation is None else {"held_out_loss": loss}
+        report_epoch(epoch + 1, options.epochs, {"loss": result.loss, "accuracy": result.accuracy, **held_out})
         is_better = best.offer(loss, accuracy, epoch, result)
         if options.look is not None:
             looks.append(options.look(model, epoch) or -math.inf)
@@ -72,7 +76,7 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             stopped = f"{100 * result.accuracy:.1f} % of the training rows right"
             break
         if is_better:
-            if data.validation is None and result.is_fitted and keep != "last":
+            if data.validation is None and result.is_fitted and keep not in ("last", "average"):
                 stopped = "every training row fitted"
                 break
         elif options.patience is not None and epoch - best.epoch >= options.patience:
@@ -81,6 +85,9 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             break
     best.restore()
     model.eval()
+    if keep == "average":
+        _measure_average(best, model, data, state, options)
+        best.train_loss += float(step.penalty()) / len(data.index)
     notes = {"epochs": epoch + 1, "best_epoch": best.epoch + 1, "stopped": stopped, "loss": best.train_loss}
     if data.validation is not None:
         notes["held_out_loss"] = best.loss
@@ -88,7 +95,7 @@ def train(model: nn.Module, data: TrainSet, options: TrainOptions, weights: Tens
             notes["held_out_accuracy"] = best.accuracy
     if options.look is not None:
         notes["looked"] = max(looks)
-    warning = _weights_warning(best, result, data, bool(step.penalised))
+    warning = _weights_warning(best, result, data, keep, bool(step.penalised))
     if warning:
         notes["warning"] = warning
     return TrainResult(best.state, notes)
@@ -111,7 +118,8 @@ def _run_epoch(
     index_n = torch.cat(batches).to(step.device)  # once for all: a device waits for each copy
     on_device = index_n.split([len(index_B) for index_B in batches])
     for number, (host_B, index_B) in enumerate(zip(batches, on_device)):
-        results.append(step(host_B, index_B, key.fold("augment", epoch, number), state))
+        augment = partial(key.fold, "augment", epoch, number)
+        results.append(step(host_B, index_B, augment, state))
         if objective.when == "batch":
             state = objective.after(results[-1].losses, index_B, state)
         elif objective.when == "sweep" and step.count % objective.every == 0:
@@ -153,12 +161,17 @@ def _rows_to_read(cache: Any) -> int:
     return max(_READ, min(16 * _READ, (1 << 22) // max(1, cache[0].numel())))
 
 
-class _BestWeights:
-    """The weights to keep of the epochs so far, and the loss, accuracy and objective state that belong to them."""
+class _FinalWeights:
+    """The weights to keep of the epochs so far, and the loss, accuracy and objective state that belong to them.
 
-    def __init__(self, model: nn.Module, keep: Keep):
+    "average" has the state of the last epoch and the mean weights from `average_from` on; `_measure_average` gives it
+    their loss and accuracy.
+    """
+
+    def __init__(self, model: nn.Module, keep: Keep, average_from: int):
         self.model = model
         self.keep = keep
+        self.average_from = average_from
         self.loss = self.train_loss = math.inf
         self.accuracy = self.train_accuracy = -math.inf
         self.epoch = -1
@@ -168,7 +181,7 @@ class _BestWeights:
 
     def offer(self, loss: float, accuracy: float, epoch: int, result: _EpochResult) -> bool:
         """Keep the weights as they are now if this epoch is the best so far; return whether it is."""
-        better = {"loss": loss < self.loss, "accuracy": accuracy >= self.accuracy, "last": True}
+        better = {"loss": loss < self.loss, "accuracy": accuracy >= self.accuracy, "last": True, "average": True}
         self._is_current = better[self.keep]
         if self._is_current:
             self.loss, self.accuracy, self.epoch, self.state = loss, accuracy, epoch, result.state
@@ -176,15 +189,28 @@ class _BestWeights:
             if self.keep == "last":
                 return True
             now = self._tensors()
-            if len(self._weights) != len(now):
+            if self.keep == "average":
+                self._average(now, epoch)
+            elif len(self._weights) != len(now):
                 self._weights = [tensor.clone() for tensor in now]
             else:
                 for saved, tensor in zip(self._weights, now):
                     saved.copy_(tensor)
         return self._is_current
 
+    def _average(self, now: list[Tensor], epoch: int) -> None:
+        """Move the mean towards the weights of this epoch. Running statistics are averaged, counts are not."""
+        if epoch <= self.average_from:
+            self._weights = [tensor.clone() for tensor in now]
+        for saved, tensor in zip(self._weights, now):
+            if saved.is_floating_point():
+                saved.lerp_(tensor, 1 / (1 + max(0, epoch - self.average_from)))
+            else:
+                saved.copy_(tensor)
+        self._is_current = False
+
     def restore(self) -> None:
-        """Give the model the best weights."""
+        """Give the model the weights to keep."""
         if not self._is_current:
             for saved, tensor in zip(self._weights, self._tensors()):
                 tensor.copy_(saved)
@@ -208,20 +234,34 @@ def _validate(
     return loss, _weighted_mean(data.loss.right(output_MC, label_M).double(), weight_M)
 
 
-def _weights_warning(best: _BestWeights, last: _EpochResult, data: TrainSet, has_penalty: bool) -> str:
-    """What is wrong with the kept weights, or "" if nothing is. It is measured while training, so it costs nothing."""
+def _measure_average(
+    best: _FinalWeights, model: nn.Module, data: TrainSet, state: State, options: TrainOptions
+) -> None:
+    """Measure the mean weights, which no epoch had, on the rows that are trained on and on the validation rows."""
+    options = replace(options, keep="accuracy")
+    every = ValidationRows(data.inputs, data.index, data.labels[data.index], among_labelled=True)
+    best.train_loss, best.train_accuracy = _validate(model, data, every, state, options)
+    if data.validation is not None:
+        best.loss, _ = _validate(model, data, data.validation, state, options)
+
+
+def _weights_warning(best: _FinalWeights, last: _EpochResult, data: TrainSet, keep: Keep, has_penalty: bool) -> str:
+    """What is wrong with the kept weights, or "" if nothing is."""
     if not isinstance(data.loss, CrossEntropy) or data.loss.classes < 2:
         return ""
     chance = math.log(data.loss.classes)
-    if last.accuracy - best.train_accuracy > FAR_BEHIND:
+    if last.accuracy - best.train_accuracy > FAR_BELOW:
+        which = "the mean weights" if keep == "average" else f"the kept weights, of epoch {best.epoch + 1},"
+        better = 'keep="accuracy" or keep="last"' if keep == "loss" else 'keep="last"'
         return (
-            f"the kept weights, of epoch {best.epoch + 1}, classify {100 * best.train_accuracy:.0f} % of the training "
-            f'rows right, those of the last epoch {100 * last.accuracy:.0f} %; try keep="accuracy" or keep="last"'
+            f"{which} classify {100 * best.train_accuracy:.0f} % of the training rows right, those of the last epoch "
+            f"{100 * last.accuracy:.0f} %; try {better}"
         )
     if best.train_loss > NEAR_CHANCE * chance and not has_penalty:
+        rate = "another" if best.train_loss > chance else "a higher"  # above chance, the rate may be too high
         return (
             f"the kept weights have hardly begun to learn: their training loss is {best.train_loss:.2f}, that of equal "
-            f"probabilities {chance:.2f}; try more epochs or a higher lr"
+            f"probabilities {chance:.2f}; try more epochs or {rate} lr"
         )
     return ""
 
@@ -232,7 +272,9 @@ def _weighted_mean(value_B: Tensor, weight_B: Tensor) -> float:
     return float((value_B * weight_B).sum()) / total if total > 0 else float(value_B.mean())
 
 
-def _check_finite(train_loss: float, loss: float, epoch: int, lr: float, data: TrainSet) -> None:
+def _check_finite(
+    train_loss: float, loss: float, epoch: int, lr: float, data: TrainSet, dtype: torch.dtype | None
+) -> None:
     if math.isfinite(train_loss) and math.isfinite(loss):
         return
     inputs = data.inputs.cache
@@ -242,7 +284,7 @@ def _check_finite(train_loss: float, loss: float, epoch: int, lr: float, data: T
             row = int(data.inputs.ids[int(bad_n.nonzero()[0])])
             raise NumericsError(f"the input of row id {row} holds NaN or infinity; correct the row or leave it out.")
     which, value = ("held-out", loss) if math.isfinite(train_loss) else ("training", train_loss)
-    raise NumericsError(
-        f"the {which} loss became {value} in epoch {epoch + 1} with lr={lr}. Try a lower lr, and scale inputs to "
-        "about 1."
-    )
+    advice = "Try a lower lr, and scale inputs to about 1."
+    if dtype == torch.float16:  # Adam's epsilon is 0 there
+        advice = "Parameters in float16 cannot be trained: pass model.float(), and autocast=torch.float16 or bfloat16."
+    raise NumericsError(f"the {which} loss became {value} in epoch {epoch + 1} with lr={lr}. {advice}")
