@@ -138,8 +138,8 @@ def test_labels_to_reach_is_where_a_fine_walk_first_gets_there(labels, data):
     values = data.draw(st.lists(st.integers(0, 20), min_size=len(labels), max_size=len(labels)))
     level = data.draw(st.integers(0, 40)) / 2
     best = np.maximum.accumulate(values)
-    walk = np.linspace(labels[0], labels[-1], 20_001)
-    there = walk[np.interp(walk, labels, best) >= level - 1e-9]
+    fine = np.linspace(labels[0], labels[-1], 20_001)
+    there = fine[np.interp(fine, labels, best) >= level - 1e-9]
     found = labels_to_reach(lines([values], labels), level)
     if found is None:
         assert max(values) < level

@@ -11,7 +11,18 @@ from labelwise.errors import ArgumentError, NumericsError
 from labelwise.report import rank_diagram
 from labelwise.stats.curves import Curves
 from labelwise.stats.metric import metric_named
-from labelwise.stats.paired import EXACT, holm, least_p, paired, sign_flip
+from labelwise.stats.paired import (
+    EXACT,
+    FLIP,
+    LEAST,
+    holm,
+    least_p,
+    name_of_test,
+    paired,
+    paired_test,
+    sign_flip,
+    t_test,
+)
 from labelwise.stats.standings import Ranks, ranks, win_tie_loss
 
 
@@ -51,8 +62,37 @@ def test_sign_flip_of_equal_curves_is_one_and_of_one_seed_is_unknown():
 
 
 def test_the_least_p_is_reached():
-    for seeds in (2, 6, EXACT):
-        assert sign_flip(np.arange(1.0, seeds + 1)) == least_p(seeds)
+    for seeds in (FLIP, EXACT):
+        assert paired_test(np.arange(1.0, seeds + 1)).p == least_p(seeds) == 2.0 ** (1 - seeds)
+    for seeds in range(LEAST):
+        assert math.isnan(least_p(seeds))
+    assert least_p(LEAST) == least_p(FLIP - 1) == 0
+
+
+@pytest.mark.parametrize("seeds", range(2, 14))
+def test_the_t_test_equals_scipy(seeds):
+    difference_S = np.random.default_rng(seeds).normal(0.4, 1, seeds)
+    assert t_test(difference_S) == pytest.approx(stats.ttest_1samp(difference_S, 0).pvalue, rel=1e-9)
+
+
+def test_few_seeds_have_no_test_some_a_t_test_and_many_flipped_signs():
+    difference_S = np.random.default_rng(0).normal(0.4, 1, 12)
+    assert math.isnan(paired_test(difference_S[:4]).p)
+    for seeds in (5, 9):
+        assert paired_test(difference_S[:seeds]).p == t_test(difference_S[:seeds])
+        assert name_of_test([seeds]) == "paired t-test"
+    for seeds in (10, 12):
+        assert paired_test(difference_S[:seeds]).p == sign_flip(difference_S[:seeds])
+        assert name_of_test([seeds]) == "paired sign-flip test"
+    assert name_of_test([5, 10]) == "paired t-test, from 10 seeds on sign-flip test,"
+
+
+def test_equal_differences_have_no_spread_to_divide_by():
+    assert t_test(np.zeros(5)) == 1.0
+    assert t_test(np.full(5, 0.1)) == 0.0
+    assert t_test(np.array([0.1, 0.1 + 1e-17, 0.1, 0.1, 0.1])) == 0.0
+    with pytest.raises(NumericsError):
+        t_test(np.array([1.0, np.nan, 0.0]))
 
 
 def test_false_alarms_keep_to_the_level():
@@ -102,8 +142,8 @@ def test_win_tie_loss_counts_both_ways():
 
 
 def test_pairs_with_too_few_seeds_for_any_outcome_have_no_score():
-    assert win_tie_loss({"one": three(0, seeds=5)}) == {}
-    assert win_tie_loss({"one": three(0, seeds=5), "two": three(1)})[("good", "random")].text == "1/0/0"
+    assert win_tie_loss({"one": three(0, seeds=4)}) == {}
+    assert win_tie_loss({"one": three(0, seeds=4), "two": three(1)})[("good", "random")].text == "1/0/0"
 
 
 def test_ranks_friedman_and_critical_difference_equal_scipy_and_the_published_example():

@@ -54,8 +54,9 @@ def found(difference=1.0, p=0.01, seeds=8, compared=1):
         (found(-1.0), saved(0.1, -0.1, 0.4), "worse than random: labels saved 10 % (−10 % to 40 %, which includes 0)"),
         (found(p=0.2), saved(), "no measurable difference from random"),
         (found(0.0, p=0.01), saved(), "no measurable difference from random"),
-        (found(seeds=5), saved(), "cannot be compared yet: 5 seeds, 6 or more are needed"),
-        (found(seeds=1, p=math.nan, compared=3), saved(), "cannot be compared yet: 1 seed, 7 or more are needed"),
+        (found(seeds=5), saved(), "better than random: it saves about 31 % of labels (12 % to 44 %)"),
+        (found(seeds=4, p=math.nan), saved(), "cannot be compared yet: 4 seeds, 5 or more are needed"),
+        (found(seeds=1, p=math.nan, compared=3), saved(), "cannot be compared yet: 1 seed, 5 or more are needed"),
         (
             found(),
             saved(math.nan, -math.inf, 1.0, "unknown"),
@@ -87,14 +88,24 @@ def test_the_number_of_seeds_needed_is_the_first_that_can_pass():
 
 def test_each_strategy_compared_costs_and_the_oracle_does_not():
     random = curves("random", np.full(7, 0.5))
-    good, same = curves("good", np.full(7, 0.6)), curves("same", 0.5 + np.array([1, -1, 1, -1, 1, -1, 1]) / 100)
-    few = {"random": random, "good": good, "b": same, "c": same}
-    assert verdicts(few)["good"].outcome == "better"  # 3 x 2 / 2^7
+    good, same = (
+        curves("good", 0.5 + np.array([4, 1, 3, -1, 2, 3, 1]) / 100),
+        curves("same", 0.5 + np.array([1, -1, 1, -1, 1, -1, 1]) / 100),
+    )
+    few = {"random": random, "good": good}
+    assert verdicts(few)["good"].outcome == "better"
     assert verdicts({**few, "oracle": good})["good"] == verdicts(few)["good"]
     assert "oracle" not in verdicts({**few, "oracle": good})
-    more = verdicts({**few, "d": same})
-    assert (more["good"].outcome, more["good"].single) == ("open", "better")
-    assert more["good"].needed == 8
+    more = verdicts({**few, "b": same, "c": same, "d": same})
+    assert more["good"].p == pytest.approx(4 * more["good"].test.p)
+    assert (more["good"].outcome, more["good"].single) == ("same", "better")
+
+
+def test_many_strategies_at_ten_seeds_need_more_seeds():
+    ahead = {f"s{i}": curves(f"s{i}", np.full(10, 0.6)) for i in range(30)}
+    found = verdicts({"random": curves("random", np.full(10, 0.5)), **ahead})
+    assert {one.outcome for one in found.values()} == {"open"}  # 30 x 2 / 2^10 is above 5 %
+    assert found["s0"].needed == 11
 
 
 def test_one_strategy_with_fewer_seeds_is_open_and_the_others_are_not():

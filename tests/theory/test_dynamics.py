@@ -11,7 +11,6 @@ from torch import nn
 from labelwise.bench.models.networks import pooled_cnn
 from labelwise.errors import RowError
 from labelwise.strategies.dynamical.reference import dynamics_by_kernels, jacobian, row_gradients
-from labelwise.theory import ntk
 from labelwise.theory.dynamics import Dynamics, product
 from labelwise.theory.ntk import empirical_ntk
 
@@ -95,14 +94,13 @@ def test_guesses_and_labels():
 
 @pytest.mark.parametrize("make", [lambda: problem(0)[0], Twice], ids=["ruled", "with a fallback"])
 @pytest.mark.parametrize("numbers", [1, 200, 1 << 26])
-def test_the_kernel_is_the_mean_over_outputs(make, numbers, monkeypatch):
+def test_the_kernel_is_the_mean_over_outputs(make, numbers):
     torch.manual_seed(0)
     model, x = wide(make()), inputs(4)
-    monkeypatch.setattr(ntk, "BATCH", 2)
     jac = jacobian(model, x)
     expected = torch.einsum("ncp,mcp->nm", jac, jac) / jac.shape[1]
-    torch.testing.assert_close(empirical_ntk(model, x, numbers=numbers), expected)
-    torch.testing.assert_close(empirical_ntk(model, x[:2], x[1:], numbers=numbers), expected[:2, 1:])
+    torch.testing.assert_close(empirical_ntk(model, x, numbers=numbers, batch=2), expected)
+    torch.testing.assert_close(empirical_ntk(model, x[:2], x[1:], numbers=numbers, batch=2), expected[:2, 1:])
 
 
 def test_the_kernel_of_a_convolutional_network_and_of_one_output():

@@ -1,6 +1,7 @@
 """The calculators: constants, both readings of the dimension, and advice that promises no more than the theorem."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -100,17 +101,56 @@ def test_advice_promises_no_more_than_the_theorem():
     assert "new rows too" in theory.advice(theory.need(10, 20.0, 0.1), 1_000_000)
 
 
+def command(*words: str) -> str:
+    run = CliRunner().invoke(app, ["labels-needed", *words])
+    assert run.exit_code == 0, run.output
+    return run.output
+
+
 def test_the_command(tmp_path: Path):
     np.save(tmp_path / "h.npy", np.random.default_rng(0).normal(size=(3000, 6)).astype("f4"))
-    run = CliRunner().invoke(app, ["labels-needed", "--embedding", str(tmp_path / "h.npy"), "--epsilon", "0.1"])
-    assert run.exit_code == 0, run.output
-    assert f"{theory.labels_needed(7, 0.1):,}" in run.output
+    file = ("--embedding", str(tmp_path / "h.npy"))
+    shown = command(*file, "--epsilon", "0.1", "--seconds", "0")
+    assert f"{theory.labels_needed(7, 0.1):,}" in shown
     for word in ("condition number K", "Constants and assumptions", "1.57", "certain"):
-        assert word in run.output
-    assert "Theorem 4.1" not in run.output
-    more = CliRunner().invoke(
-        app, ["labels-needed", "--embedding", str(tmp_path / "h.npy"), "--inputs", "6", "--epsilon", "0.5"]
-    )
-    assert more.exit_code == 0, more.output
+        assert word in shown
+    assert "Theorem 4.1" not in shown
+    assert "Simulated" not in shown
+    shown = command(*file, "--inputs", "6", "--epsilon", "0.5", "--seconds", "0")
     for word in ("as in our copy", "Taylor", "ReLU has none", "not certain"):
-        assert word in more.output
+        assert word in shown
+
+
+@pytest.mark.slow
+def test_the_command_shows_a_typical_number_and_what_the_paper_leaves_to_be_measured(tmp_path: Path):
+    x = np.random.default_rng(0).normal(size=(600, 6))
+    np.save(tmp_path / "h.npy", x)
+    np.save(tmp_path / "linear.npy", x @ np.ones((6, 2)) + 3)
+    files = ("--embedding", str(tmp_path / "h.npy"), "--outputs", str(tmp_path / "linear.npy"))
+    shown = command(*files, "--epsilon", "0.1", "--runs", "3", "--seconds", "60")
+    typical = re.search(r"typical labels +about (\d+), the bound is (\d+) times that", shown)
+    assert typical is not None, shown
+    assert 40 < int(typical[1]) < 120  # 70 is d/epsilon
+    assert int(typical[2]) == round(theory.labels_needed(7, 0.1) / int(typical[1]))
+    assert re.search(r"beta K <= epsilon/2 +holds: at most 0\.0\d+, epsilon/2 is 0\.05, at the [\d,]+ draws", shown)
+    assert re.search(r"K of alpha, D' +uniform [\d.]+, leverage 7, bss 7 to", shown)
+    own = re.search(r"the same of your network +E \|h - f\|\^2 is (\S+) at most", shown)
+    assert own is not None
+    assert float(own[1]) < 1e-20  # in the span
+    assert "not simulated: 30 rows are too few" in command(*_few(tmp_path), "--seconds", "1")
+
+
+def _few(folder: Path) -> tuple[str, str]:
+    np.save(folder / "few.npy", np.random.default_rng(0).normal(size=(30, 6)))
+    return "--embedding", str(folder / "few.npy")
+
+
+def test_the_command_without_a_file_says_what_it_takes_and_refuses_outputs_of_other_rows(tmp_path: Path):
+    shown = command("--dimension", "5", "--seconds", "0")
+    assert "made up: 4 columns of Student's t(2.5)" in shown
+    assert f"{theory.labels_needed(5, 0.1):,}" in shown
+    np.save(tmp_path / "o.npy", np.zeros(31))
+    for words in (["--outputs", str(tmp_path / "o.npy")], [*_few(tmp_path), "--outputs", str(tmp_path / "o.npy")]):
+        run = CliRunner().invoke(app, ["labels-needed", *words])
+        assert isinstance(run.exception, ArgumentError)
+        assert "31 rows were found" in str(run.exception)

@@ -36,18 +36,34 @@ _T975 = (
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The learning curves of one strategy, one line for each seed, on the label counts every seed has."""
+    """The learning curves of one strategy, one for each seed, on the label counts that every seed has.
+
+    Attributes:
+        strategy: its name.
+        metric: what the curves show.
+        seeds: S seeds, in increasing order.
+        labels_T: (T,) label counts, strictly increasing.
+        values_ST: (S, T) values of the metric.
+    """
 
     strategy: str
     metric: Metric
-    seeds: tuple[int, ...]  # in increasing order
-    labels_T: Array  # strictly increasing
+    seeds: tuple[int, ...]
+    labels_T: Array
     values_ST: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A mean curve with its band; `low_T` and `high_T` are NaN for one seed."""
+    """A mean curve with its band.
+
+    Attributes:
+        labels_T: (T,) label counts.
+        mean_T: (T,) mean over the seeds.
+        low_T: (T,) lower edge of the band; NaN for one seed.
+        high_T: (T,) upper edge of the band; NaN for one seed.
+        spread: what the band is, such as "t95", a 95 % Student t interval.
+    """
 
     labels_T: Array
     mean_T: Array
@@ -59,7 +75,16 @@ class Band:
 def seed_curves(
     records: Iterable[Record], name: str = "accuracy", higher: bool | None = None
 ) -> dict[tuple[str, int], list[tuple[int, float]]]:
-    """For each (strategy, seed), in order of appearance, its (labels, value) points by increasing labels."""
+    """For each (strategy, seed), in order of appearance, its (labels, value) points by increasing labels.
+
+    Args:
+        records: of one data set and model, with any strategies and seeds.
+        name: of the metric.
+        higher: whether more of it is better; needed for metrics that are not known here.
+
+    Raises:
+        ArgumentError: records of several experiments, or two of one label count.
+    """
     metric_named(name, higher)
     points: dict[tuple[str, int], dict[int, float]] = {}
     experiments: set[str] = set()
@@ -84,6 +109,14 @@ def learning_curves(records: Iterable[Record], name: str = "accuracy", higher: b
     """The curves of each strategy, in order of appearance, on the label counts that all its seeds have.
 
     An unfinished run shortens the curve of its strategy, so pass finished runs only.
+
+    Args:
+        records: of one data set and model, with any strategies and seeds.
+        name: of the metric.
+        higher: whether more of it is better; needed for metrics that are not known here.
+
+    Raises:
+        ArgumentError: records of several experiments, or two of one label count.
     """
     by_strategy: dict[str, dict[int, dict[int, float]]] = {}
     for (strategy, seed), points in seed_curves(records, name, higher).items():
@@ -92,7 +125,12 @@ def learning_curves(records: Iterable[Record], name: str = "accuracy", higher: b
 
 
 def band(curves: Curves, spread: Spread = "t95") -> Band:
-    """The mean over seeds at each label count and mean ± `spread`: by default a 95 % Student t interval."""
+    """The mean over seeds at each label count and mean ± `spread`: by default a 95 % Student t interval.
+
+    Args:
+        curves: of one strategy.
+        spread: "t95" for the 95 % interval, "se" for the standard error, "std" for the standard deviation.
+    """
     mean_T = curves.values_ST.mean(0)
     half_T = half_width(curves.values_ST, spread)
     return Band(curves.labels_T, mean_T, mean_T - half_T, mean_T + half_T, spread)
@@ -110,14 +148,14 @@ def half_width(values_SX: Array, spread: Spread = "t95") -> Array:
     return std_X * scale
 
 
-def t975(freedom: int) -> float:
+def t975(df: int) -> float:
     """The 0.975 quantile of Student's t: a table up to 30 degrees of freedom, then its series for many."""
-    if freedom < 1:
-        raise ArgumentError(f"Student's t needs 1 degree of freedom or more; found {freedom}.")
-    if freedom <= len(_T975):
-        return _T975[freedom - 1]
+    if df < 1:
+        raise ArgumentError(f"Student's t needs 1 degree of freedom or more; found {df}.")
+    if df <= len(_T975):
+        return _T975[df - 1]
     z = 1.959963984540054
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
 
 
 def area(curves: Curves, rule: Literal["trapezoid", "mean"] = "trapezoid") -> Array:
@@ -125,6 +163,13 @@ def area(curves: Curves, rule: Literal["trapezoid", "mean"] = "trapezoid") -> Ar
 
     "trapezoid" takes the straight lines between counts; "mean" is the plain mean over the counts. A curve of
     one count has the value there as its area under either rule.
+
+    Args:
+        curves: of one strategy.
+        rule: "trapezoid" or "mean".
+
+    Raises:
+        ArgumentError: there is no such rule.
     """
     labels_T, values_ST = curves.labels_T, curves.values_ST
     if rule == "mean" or len(labels_T) == 1:
@@ -137,7 +182,12 @@ def area(curves: Curves, rule: Literal["trapezoid", "mean"] = "trapezoid") -> Ar
 
 
 def at(curves: Curves, counts: Sequence[float]) -> Array:
-    """Each seed's value (S, len(counts)) at these label counts; NaN outside the counts that were run."""
+    """Each seed's value (S, len(counts)) at these label counts; NaN outside the counts that were run.
+
+    Args:
+        curves: of one strategy.
+        counts: (c,) numbers of labels.
+    """
     wanted = np.asarray(counts, dtype=np.float64)
     rows = [np.interp(wanted, curves.labels_T, values_T) for values_T in curves.values_ST]
     inside = (wanted >= curves.labels_T[0]) & (wanted <= curves.labels_T[-1])
@@ -145,13 +195,23 @@ def at(curves: Curves, counts: Sequence[float]) -> Array:
 
 
 def labels_to_reach(curves: Curves, level: float) -> float | None:
-    """The labels at which the running best of the mean curve first reaches `level`; None if it never does."""
+    """The labels at which the running best of the mean curve first reaches `level`; None if it never does.
+
+    Args:
+        curves: of one strategy.
+        level: a value of the metric.
+    """
     found = float(crossing(curves.labels_T, gains(curves).mean(0)[None], np.array([_signed(curves, level)]))[0])
     return None if math.isnan(found) else found
 
 
 def labels_to_reach_by_seed(curves: Curves, level: float) -> Array:
-    """`labels_to_reach` on each seed's own curve (S,); NaN where a seed never reaches the level."""
+    """`labels_to_reach` on each seed's own curve (S,); NaN where a seed never reaches the level.
+
+    Args:
+        curves: of one strategy.
+        level: a value of the metric.
+    """
     goal_S = np.full(len(curves.seeds), _signed(curves, level))
     return crossing(curves.labels_T, gains(curves), goal_S)
 

@@ -1,7 +1,21 @@
-"""How good a model is on the pool, from new labels of rows drawn by a known law, before it is trained on them.
+"""How good a model is on the pool, from labels of rows drawn by a known law.
 
-With weights w_i that undo the law (`Strategy.known_law`: bss, leverage, random), the pool's mean of a number f, such as
-the loss of the model that chose the rows, is estimated by
+`running` estimates the model trained on all labels so far, from all of them. Each row has the loss of a model that was
+not trained on it: of `FOLDS` models, each trained on the other nine tenths of the labels. A round t whose k_t rows were
+drawn by a law from N_t free ones gives the pool's total in full, in which rows labelled before stand for themselves,
+
+    S_t = sum_{before t} f_i + (N_t/k_t) sum_{i in t} w_i f_i
+
+and rounds are averaged with shares c_t = k_t/(N_t (N_t - k_t)), by which uniform draws weigh the same in every round
+(levelled, Farquhar, Gal and Rainforth, "On statistical bias in active learning", ICLR 2021, for batches; where every
+round has a law these are `Ledger.joint_weights`). Rows chosen without a law are covered by the rounds before them.
+The ten models share most of their labels, so their losses vary together, which V below does not see (Bates, Hastie and
+Tibshirani, "Cross-validation: what does it estimate and how well does it do it?", JASA 2024): the more the closer they
+fit their labels. V is multiplied by the loss of a row left out over that of a row trained on, by 1 to `SHARED`.
+A batch also says, before anything is trained on it, how good the model is that chose it (`Session.batch_estimate`).
+
+With weights w_i that undo the law (`Strategy.known_law`: bss, leverage, volume, random), the pool's mean of a number f,
+such as the loss of the model that chose the rows, is estimated by
 
     R = sum_i w_i f_i / sum_i w_i,      V = c k/(k - 1) sum_i w_i^2 (f_i - R)^2 / (sum_i w_i)^2
 
@@ -13,11 +27,16 @@ size m = (sum w)^2/sum w^2. That of a mean is by empirical likelihood (Owen, Bio
 
     -2 log max_p prod (k p_i) = 2 sum log(1 + lam w_i (f_i - mu)) <= c q^2,   lam the root of sum g_i/(1 + lam g_i) = 0
 
-which leans to the side of the long tail by itself. q is Student's point t (m - 1 degrees of freedom) on the side of
-the short tail, times 1 - 0.5/sqrt(m), and t (1 + 3.5/sqrt(m)) on the side of the long one: a sample that holds too few
-of the large losses looks tame, so nothing in it could lengthen that arm. The two constants are measured, not derived.
-docs/methods/weights.md has the coverage, and the bias that the exact budget adds. Strategies without such a law give
-no estimate.
+which leans to the side of the long tail by itself, but not enough: a sample that holds too few of the largest losses
+looks tame. What it does show is how fast the tail falls before them. With g_i = w_i (f_i - R), h is the mean of
+log((g_i - median)/(g_q - median)) over the fifth of the rows above the quantile g_q (below it where the sum of g_i^3
+is below 0), as in Hill's estimate of a tail: 0.5 for the normal law, 0.65 for the exponential one, 1.1 for squares of
+Student's with three degrees of freedom. With Student's point t of m - 1 degrees of freedom, the arms have
+
+    q = t (1 - 0.5/sqrt(m) + min(12 m^-1/4 max(h - 0.55, 0), 2))  on the long side,  t (1 - 0.5/sqrt(m))  on the other
+
+The constants are measured, not derived; docs/results/estimate.md has the coverage, docs/methods/weights.md the bias
+that the exact budget adds. Strategies without such a law give no estimate.
 """
 
 from __future__ import annotations
@@ -31,13 +50,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwise.pool import Pool
+from labelwise.pool import Ledger, Pool
+from labelwise.rng import Key
 from labelwise.signals.read import Reader, read
 from labelwise.signals.spec import Prediction, Probs
+from labelwise.train.learner import Learner
+from labelwise.train.torch.data import assign_folds
 
 FEWEST = 10  # labels below which no interval is given
+FOLDS = 10
+LAW = "law"  # the note of a batch drawn by a known law: its "rows", of how many "free" ones of the "pool", its "factor"
 LEVEL = 0.95
-LONG, SHORT = 3.5, 0.5  # what the arms of an interval gain and lose, in units of 1/sqrt(effective sample size)
+TAIL = 0.2  # share of the rows that shows how heavy a tail is
+SHORT, HEAVY, LIGHT, LONGEST = 0.5, 12.0, 0.55, 2.0  # the constants of q above, in its order
+SHARED = 1.75
 
 
 @dataclass(frozen=True)
@@ -82,16 +108,32 @@ def _wilson(mean: float, variance: float, effective: float) -> Interval:
 
 
 def _likelihood(mean: float, f: np.ndarray, w: np.ndarray, effective: float, factor: float) -> Interval:
-    """The means that empirical likelihood does not rule out, with a longer arm on the side of the long tail."""
+    """The means that empirical likelihood does not rule out; the arm on the long side is as long as that is heavy."""
     size = float(np.abs(f - mean).max())
     if not size > 0:
         return Interval(mean, mean, mean)
     x = (f - mean) / size  # so that nothing depends on the unit of the loss
-    t = _student(max(effective - 1, 2.0))
-    long, short = t * (1 + LONG / math.sqrt(effective)), t * (1 - SHORT / math.sqrt(effective))
-    below, above = (short, long) if float(((w * x) ** 3).sum()) >= 0 else (long, short)
+    g, point = w * x, _student(max(effective - 1, 2.0))
+    side = 1 if float((g**3).sum()) >= 0 else -1
+    excess = HEAVY * effective**-0.25 * max(heaviness(side * g) - LIGHT, 0.0)
+    short, long = (point * (1 - SHORT / math.sqrt(effective) + more) for more in (0.0, min(excess, LONGEST)))
+    below, above = (short, long) if side > 0 else (long, short)
     low, high = (_end(x, w, far, factor * q * q) for far, q in ((float(x.min()), below), (float(x.max()), above)))
     return Interval(mean, mean + size * low, mean + size * high)
+
+
+def heaviness(g: np.ndarray) -> float:
+    """h of the upper tail of g; inf where the rest of it is all the same.
+
+    >>> round(heaviness(np.linspace(0, 1, 1001)), 2)
+    0.28
+    """
+    falling = np.sort(g)[::-1]
+    count = min(max(3, int(TAIL * len(g))), len(g) - 1)
+    above = falling[: count + 1] - float(np.median(g))
+    if count < 1 or above[0] <= 0:
+        return 0.0
+    return float(np.log(above[:count] / above[count]).mean()) if above[count] > 0 else math.inf
 
 
 def _end(x: np.ndarray, w: np.ndarray, far: float, most: float) -> float:
@@ -142,7 +184,102 @@ def _student(freedom: float) -> float:
 def factor_of(notes: Mapping[str, Any]) -> float:
     """Variance of draws with replacement over that of as many rows drawn once each."""
     draws = float(notes.get("effective_draws", 0.0))
-    return float(notes.get("effective_sample_size", 0.0)) / draws if draws > 0 else 1.0
+    rows = notes.get("effective_rows", notes.get("effective_sample_size", 0.0))
+    return float(rows) / draws if draws > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Design:
+    """The rows that say something about the pool: ids (M,), weights (M,), about 1 on average, and c for `pool_mean`."""
+
+    ids: torch.Tensor
+    weights: np.ndarray
+    factor: float
+
+
+def design_of(ledger: Ledger, rows: int) -> Design | None:
+    """The levelled design of all rounds that have a law, for a pool of `rows` rows; None if there is none.
+
+    A batch counts once all of it has its answers: which of them come first is not drawn by a law.
+    """
+    weight = dict(zip(ledger.labelled.tolist(), ledger.weights.tolist()))
+    round_of = ledger.round_of
+    batch_of: dict[int, tuple[dict[str, Any], set[int]]] = {}
+    for entry in ledger:
+        law = entry.notes.get(LAW)
+        if law is not None and law["pool"] == rows:
+            asked = {row for row in set(entry.ids) - set(entry.notes.get("unasked", ())) if row in weight}
+            batch_of.setdefault(entry.round, (law, set()))[1].update(asked)
+    share: dict[int, float] = {}
+    free = rows
+    for number in sorted(set(round_of.values())):
+        law, asked = batch_of.get(number, ({}, set()))
+        left = free - sum(one == number for one in round_of.values())
+        if law and len(asked) == law["rows"] and left > 0:
+            share[number] = len(asked) / (free * left)
+            weight |= {row: share[number] * free / len(asked) * weight[row] for row in asked}
+        free = left
+    if not share:
+        return None
+    total, squares, later = [], 0.0, {number: sum(c for one, c in share.items() if one > number) for number in share}
+    ids = ledger.labelled
+    for row in ids.tolist():
+        number = round_of[row]
+        own = weight[row] if number in share and row in batch_of[number][1] else 0.0
+        total.append(own + later.setdefault(number, sum(c for one, c in share.items() if one > number)))
+        squares += own * own * (batch_of[number][0]["factor"] if own else 0.0)
+    found = np.array(total)
+    used = found > 0
+    scale = used.sum() / (rows * sum(share.values()))
+    return Design(ids[torch.from_numpy(used)], scale * found[used], squares / float(found @ found))
+
+
+def running(learner: Learner, pool: Pool, ledger: Ledger, classes: int, key: Key) -> dict[str, Any] | None:
+    """Loss and accuracy over the pool of the model trained on all labels, each with its interval.
+
+    None where no round was drawn by a known law, or with fewer than `FEWEST` labels that say something.
+    """
+    design = design_of(ledger, len(pool))
+    if design is None or len(design.ids) < FEWEST:
+        return None
+    place = dict(zip(ledger.labelled.tolist(), range(len(ledger.labelled))))
+    used = [place[row] for row in design.ids.tolist()]
+    found: dict[str, Any] = {"labels": len(design.ids), "pool": len(pool)}
+    outside, inside = out_of_fold_losses(learner, pool, ledger, classes, key)
+    loss = "nll" if "nll" in outside else "mse"
+    factor = design.factor * _shared(outside[loss][used], inside[loss][used], design.weights)
+    for name, losses in outside.items():
+        mean = pool_mean(losses[used], design.weights, share=name == "accuracy", factor=factor)
+        found[name] = mean.to_json()
+        if name == "mse":
+            found["rmse"] = {end: math.sqrt(max(value, 0.0)) for end, value in found[name].items()}
+    return found
+
+
+def _shared(outside: np.ndarray, inside: np.ndarray, weights: np.ndarray) -> float:
+    """By how much the variance grows since the losses are of models with common labels."""
+    left_out, trained_on = float(weights @ outside), float(weights @ inside)
+    return SHARED if left_out > SHARED * trained_on else max(1.0, left_out / max(trained_on, 1e-300))
+
+
+def out_of_fold_losses(
+    learner: Learner, pool: Pool, ledger: Ledger, classes: int, key: Key
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """`losses_of` each row of `ledger.labelled`: by the model that was not trained on it, and by the others (mean)."""
+    ids, labels, weights = ledger.labelled, ledger.labels, ledger.joint_weights(len(pool))
+    fold_n = assign_folds(ids, labels if classes else torch.zeros_like(ids), FOLDS, key.fold("folds"))
+    outside: dict[str, np.ndarray] = {}
+    inside: dict[str, np.ndarray] = {}
+    for fold in range(FOLDS):
+        train, test = (fold_n != fold).nonzero()[:, 0], (fold_n == fold).nonzero()[:, 0]
+        train = train[ids[train].argsort()]
+        fit = learner.fit(
+            pool, ids[train], labels[train], weights=weights[train], classes=classes, key=key.fold("train", fold)
+        )
+        for name, values in losses_of(fit.reader, pool, ids, labels).items():
+            outside.setdefault(name, np.empty(len(ids)))[test.numpy()] = values[test.numpy()]
+            inside.setdefault(name, np.zeros(len(ids)))[train.numpy()] += values[train.numpy()] / (FOLDS - 1)
+    return outside, inside
 
 
 def losses_of(reader: Reader, pool: Pool, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, np.ndarray]:

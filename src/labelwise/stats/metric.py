@@ -10,15 +10,26 @@ from labelwise.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Metric:
-    """A number measured on the test rows after each round."""
+    """A number measured on the test rows after each round.
 
-    name: str  # the key in `Record.metrics`
-    title: str  # what an axis or a table calls it
-    higher: bool  # True when more is better
-    percent: bool = False  # True when it is a share, written as a percentage
+    Attributes:
+        name: its key in `Record.metrics`.
+        title: what an axis or a table calls it.
+        higher: whether more is better.
+        percent: whether it is a share, written as a percentage.
+    """
+
+    name: str
+    title: str
+    higher: bool
+    percent: bool = False
 
     def text(self, value: float, digits: int | None = None) -> str:
         """The value as people read it: shares in per cent with one decimal, the rest with three.
+
+        Args:
+            value: of the metric; a dash stands for one that is not finite.
+            digits: decimals, where not one or three.
 
         >>> metric_named("accuracy").text(0.9412), metric_named("rmse").text(0.5)
         ('94.1', '0.500')
@@ -53,7 +64,15 @@ METRICS = tuple(known.name for known in _KNOWN)
 
 
 def metric_named(name: str, higher: bool | None = None) -> Metric:
-    """The metric of this name. For a name not known here, `higher` has to say which way is better."""
+    """The metric of this name. For a name not known here, `higher` has to say which way is better.
+
+    Args:
+        name: "accuracy", "rmse" or another.
+        higher: whether more of it is better.
+
+    Raises:
+        ArgumentError: `higher` is missing, or contradicts what is known.
+    """
     for known in _KNOWN:
         if known.name == name:
             if higher is not None and higher != known.higher:

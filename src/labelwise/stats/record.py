@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -15,26 +16,46 @@ from typing import Any
 from labelwise.errors import StoreError
 from labelwise.io.files import append_at, write_bytes
 
+_CHECKSUM = re.compile(r',"crc":"([0-9a-f]{8})"\}$')  # at the end of a line; lines of early versions have none
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one round cost and gained."""
+    """What one round cost and gained.
 
-    run: str  # dataset/model/strategy/seed
+    Attributes:
+        run: data set, model, strategy and seed, with slashes between them.
+        strategy: its name.
+        seed: the seed of the run.
+        round: the number of the round, from 0.
+        labels: rows labelled when the model was trained.
+        metrics: accuracy, or rmse and others, on the test rows.
+        select_seconds: time to choose the batch.
+        train_seconds: time to train.
+        read_seconds: time to read the signals.
+        peak_mb: peak memory of the selection.
+        picked: ids chosen after this model; empty in the last round.
+        notes: facts about the fit and the selection.
+        environment: versions, device, seeds by purpose.
+
+    >>> Record("digits/mlp/random/0", "random", seed=0, round=0, labels=20, metrics={"accuracy": 0.5}).labels
+    20
+    """
+
+    run: str
     strategy: str
     seed: int
     round: int
-    labels: int  # rows labelled when the model was trained
-    metrics: dict[str, float]  # on the test rows
+    labels: int
+    metrics: dict[str, float]
     select_seconds: float = 0.0
     train_seconds: float = 0.0
     read_seconds: float = 0.0
     peak_mb: float = 0.0
-    picked: list[int] = field(default_factory=list)  # ids chosen after this model; empty in the last round
+    picked: list[Any] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)  # versions, device, seeds by purpose
+    environment: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One line of strict JSON, without the line end. NaN and infinities become "nan", "inf", "-inf".
@@ -48,7 +69,18 @@ class Record:
 
 
 def from_json(line: str) -> Record:
-    """The record of one line; a missing, unknown or wrong field is a StoreError that names it."""
+    """The record of one line; a missing, unknown or wrong field is a StoreError that names it.
+
+    Args:
+        line: as `append` or `Record.to_json` writes it.
+
+    Raises:
+        StoreError: a field is missing, unknown or wrong, or the line has another checksum than its own.
+    """
+    if (checksum := _CHECKSUM.search(line)) is not None:
+        line = line[: checksum.start()] + "}"
+        if _crc(line) != checksum[1]:
+            raise StoreError(f"A record was changed after it was written; found {_short(line)}.")
     try:
         values = json.loads(line, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
@@ -74,7 +106,12 @@ def from_json(line: str) -> Record:
 
 
 def write(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
-    """Write the records to `path`, one line each, replacing the file atomically."""
+    """Write the records to `path`, one line each, replacing the file atomically.
+
+    Args:
+        path: the file.
+        records: in the order of its lines.
+    """
     write_bytes(path, (_line(record) for record in records))
 
 
@@ -82,6 +119,10 @@ def append(path: str | os.PathLike[str], record: Record) -> None:
     """Add one line and return when it is on the disk. One writer at a time.
 
     A last line torn by a killed writer is taken away first, so that the new line does not grow out of it.
+
+    Args:
+        path: the file; made, with its folders, where it is missing.
+        record: the numbers of one round.
     """
     line = _line(record)
     path = Path(path)
@@ -103,6 +144,12 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
 
     A last line that was torn when its writer was killed is left out; whatever else cannot be read is a
     StoreError that names the file and the line.
+
+    Args:
+        path: a file of `append` or `write`.
+
+    Raises:
+        StoreError: the file or one of its lines cannot be read.
     """
     try:
         content = Path(path).read_bytes()
@@ -122,7 +169,13 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def _line(record: Record) -> bytes:
-    return record.to_json().encode("ascii") + b"\n"
+    """A line with a checksum of its own."""
+    text = record.to_json()
+    return f'{text[:-1]},"crc":"{_crc(text)}"}}\n'.encode("ascii")
+
+
+def _crc(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _start_of_last_line(file: Any, end: int, step: int = 65536) -> int:
@@ -170,7 +223,8 @@ def _check(values: dict[str, Any]) -> None:
         _expect(isinstance(value, str), f"environment[{key!r}]", "a text", value)
     _expect(isinstance(values["picked"], list), "picked", "a list of ids", values["picked"])
     for position, value in enumerate(values["picked"]):
-        _expect(_whole(value), f"picked[{position}]", "a row id, a whole number", value)
+        known = _whole(value) or isinstance(value, str | list)
+        _expect(known, f"picked[{position}]", "a row id: a whole number, a text or a list of them", value)
     _check_note(values["notes"], "notes")
 
 
@@ -204,6 +258,8 @@ def _number(value: Any) -> Any:
     """A number field read back: whole numbers become floats, "nan" and "inf" what they stand for."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value, value)
+    if isinstance(value, int) and abs(value) > 2**1000:  # beyond every float
+        raise StoreError(f"A number of a record is at most 2**1000; found {_short(value)}.")
     return float(value) if _real(value) else value
 
 
@@ -223,5 +279,5 @@ def _constant(name: str) -> float:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return f"{shown} ({type(value).__name__})"
+    short = text if len(text) <= 80 else text[:77] + "..."
+    return f"{short} ({type(value).__name__})"

@@ -34,6 +34,7 @@ from typing import Literal
 import numpy as np
 
 from labelwise.errors import ArgumentError
+from labelwise.io.text import percent
 from labelwise.rng import Key
 from labelwise.stats.curves import Array, Curves, crossing, gains, t975
 
@@ -45,18 +46,31 @@ Bound = Literal["exact", "at least", "at most", "unknown"]
 
 @dataclass(frozen=True)
 class Saved:
-    """The labels one strategy saves against random at one level, with an interval."""
+    """The labels one strategy saves against random at one level, with an interval.
+
+    Attributes:
+        strategy: its name.
+        against: the name of the baseline.
+        level: value of the metric at which labels are counted.
+        labels: labels at which the strategy reaches the level; None if it does not within its budget.
+        labels_random: the same of the baseline.
+        share: 1 - labels / labels_random, or its bound; NaN where it is unknown.
+        bound: "exact", "at least", "at most" or "unknown".
+        low: lower end of the 95 % interval of the share; -inf where it is open.
+        high: upper end of the 95 % interval; 1 where it is open.
+        seeds: how many seeds both have.
+    """
 
     strategy: str
     against: str
-    level: float  # of the metric
-    labels: float | None  # None: the level is not reached within the budget
+    level: float
+    labels: float | None
     labels_random: float | None
-    share: float  # 1 - labels / labels_random, or the bound; NaN when unknown
+    share: float
     bound: Bound
-    low: float  # of the 95 % interval; -inf when open
-    high: float  # 1 when open
-    seeds: int  # shared by both
+    low: float
+    high: float
+    seeds: int
 
     @property
     def above_zero(self) -> bool:
@@ -127,18 +141,6 @@ def interval(saved: Saved) -> str:
     if math.isinf(saved.low):
         return "not bounded" if saved.high >= 1 else f"{high} or less"
     return f"{low} or more" if saved.high >= 1 else f"{low} to {high}"
-
-
-def percent(share: float) -> str:
-    """A share as a whole percentage.
-
-    >>> percent(0.312), percent(-0.05)
-    ('31 %', '−5 %')
-    """
-    if not math.isfinite(share):
-        return "–"
-    whole = round(100 * share)
-    return f"{'−' if whole < 0 else ''}{abs(whole)} %"
 
 
 def _shared(strategy: Curves, random: Curves) -> list[int]:

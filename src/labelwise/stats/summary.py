@@ -74,7 +74,12 @@ def selection_memory(records: Sequence[Record]) -> SelectionMemory:
 
 @dataclass(frozen=True)
 class Stat:
-    """A mean over seeds and its spread; NaN where there is none."""
+    """A mean over seeds and its spread.
+
+    Attributes:
+        mean: over the seeds.
+        spread: half the width of the band around the mean; NaN for one seed.
+    """
 
     mean: float
     spread: float
@@ -82,29 +87,52 @@ class Stat:
 
 @dataclass(frozen=True)
 class Row:
-    """What one strategy cost and gained."""
+    """What one strategy cost and gained.
+
+    Attributes:
+        strategy: its name.
+        seeds: how many there are.
+        at: the metric at each of `Table.counts`.
+        area: under the curve, by the trapezoid rule.
+        area_mean: under the curve, as the plain mean over the label counts.
+        select_seconds: mean over the rounds that chose rows; NaN if none did.
+        memory: of those selections.
+        saved: labels saved against the baseline. None for the baseline itself, without a baseline, and where the two
+            share no seed.
+        found: the verdict. None in the same cases, and for the oracle.
+        verdict: the verdict in words.
+    """
 
     strategy: str
     seeds: int
-    at: tuple[Stat, ...]  # the metric at each of `Table.counts`
-    area: Stat  # by trapezoid
-    area_mean: float  # by plain mean over the label counts
-    select_seconds: float  # mean over the rounds that chose rows; NaN if none did
-    memory: SelectionMemory  # of those selections
-    saved: Saved | None  # None for the strategy compared with, or when there is none or no seed is shared
-    found: Verdict | None  # likewise, and None for the oracle
-    verdict: str  # the same in words
+    at: tuple[Stat, ...]
+    area: Stat
+    area_mean: float
+    select_seconds: float
+    memory: SelectionMemory
+    saved: Saved | None
+    found: Verdict | None
+    verdict: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows, with what is needed to read them."""
+    """A row for each strategy, with what is needed to read them.
+
+    Attributes:
+        metric: what was measured.
+        counts: the label counts of the columns `Row.at`.
+        spread: what `Stat.spread` is.
+        against: the name of the baseline.
+        level: the level of the metric at which labels saved are counted.
+        rows: one for each strategy.
+    """
 
     metric: Metric
     counts: tuple[int, ...]
     spread: Spread
     against: str
-    level: Level  # at which labels saved are counted
+    level: Level
     rows: tuple[Row, ...]
 
 
@@ -119,7 +147,24 @@ def summarise(
     spread: Spread = "t95",
     key: Key | None = None,
 ) -> Table:
-    """The table of these records; four label counts are chosen evenly unless `counts` names them."""
+    """The table of these records; four label counts are chosen evenly unless `counts` names them.
+
+    Args:
+        records: of one data set and model.
+        metric: its name.
+        higher: whether more of it is better; needed for metrics that are not known here.
+        counts: the label counts of the columns.
+        against: the strategy that is compared with.
+        level: at which level labels saved are counted.
+        spread: of the means.
+        key: the source of chance of intervals.
+
+    Returns:
+        A row for each strategy.
+
+    Raises:
+        ArgumentError: there are no records, or they are of several experiments.
+    """
     if not records:
         raise ArgumentError("A table needs records; found none. Run a comparison first.")
     by_strategy = learning_curves(records, metric, higher)

@@ -4,8 +4,8 @@ The paired test on the area under the curve decides (paired.py), after Holm's co
 the experiment. Labels saved (savings.py) give the size of the effect at one level: they are shown with the verdict and
 their interval, even if that includes 0, and never decide.
 
-If there are too few seeds for any outcome to pass the test, there is no verdict yet. How many are needed follows from
-the number of strategies compared: `seeds_needed`.
+If there are too few seeds for any outcome to pass the test, there is no verdict yet. `seeds_needed` says how many are
+needed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from labelwise.io.text import many
+from labelwise.io.text import many, percent
 from labelwise.stats.curves import Curves
 from labelwise.stats.paired import Paired, holm, least_p, paired, seeds_needed
-from labelwise.stats.savings import Saved, interval, percent
+from labelwise.stats.savings import Saved, interval
 
 LEVEL = 0.05
 ORACLE = "oracle"  # a curve, not a strategy: it uses the test rows to estimate what is possible
@@ -27,12 +27,19 @@ Outcome = Literal["better", "worse", "same", "open"]  # open: too few seeds for 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The tests of one strategy against the baseline."""
+    """The test of one strategy against the baseline, corrected for all that were tested.
+
+    Attributes:
+        test: the paired test on the areas under the curves.
+        p: its p after Holm's correction.
+        least: the smallest p that these seeds allow, after the same correction.
+        compared: how many strategies the experiment tested.
+    """
 
     test: Paired
-    p: float  # after Holm's correction
-    least: float  # the smallest that p could have been with these seeds
-    compared: int  # strategies that were compared in the experiment
+    p: float
+    least: float
+    compared: int
 
     @property
     def outcome(self) -> Outcome:
@@ -47,11 +54,19 @@ class Verdict:
     @property
     def needed(self) -> int:
         """How many seeds a verdict needs here."""
-        return seeds_needed(self.compared, LEVEL)
+        return seeds_needed(self.compared, LEVEL, self.test.seeds)
 
 
 def verdicts(by_strategy: Mapping[str, Curves], against: str = "random") -> dict[str, Verdict]:
-    """The verdict on each strategy that shares seeds and label counts with the baseline `against`."""
+    """The verdict on each strategy that shares seeds and label counts with the baseline `against`.
+
+    Args:
+        by_strategy: the learning curves by strategy.
+        against: the strategy that is compared with.
+
+    Returns:
+        By strategy; those that share no seeds or counts are left out.
+    """
     random = by_strategy.get(against)
     tests = {
         name: paired(lines, random)
@@ -61,7 +76,8 @@ def verdicts(by_strategy: Mapping[str, Curves], against: str = "random") -> dict
     corrected = holm([test.p for test in tests.values()])
     # Holm's p falls with every single p, so it is smallest where all are as small as their seeds allow.
     least = holm([least_p(test.seeds) for test in tests.values()])
-    return {name: Verdict(test, p, low, len(tests)) for (name, test), p, low in zip(tests.items(), corrected, least)}
+    compared = max(1, sum(math.isfinite(test.p) for test in tests.values()))
+    return {name: Verdict(test, p, low, compared) for (name, test), p, low in zip(tests.items(), corrected, least)}
 
 
 def single(test: Paired) -> Outcome:
@@ -70,23 +86,28 @@ def single(test: Paired) -> Outcome:
 
 
 def sentence(verdict: Verdict, saved: Saved) -> str:
-    """The verdict with the size of the effect: "better than random: it saves about 31 % of labels (12 % to 44 %)"."""
-    found = verdict.outcome
-    if found == "open":
+    """The verdict with the size of the effect: "better than random: it saves about 31 % of labels (12 % to 44 %)".
+
+    Args:
+        verdict: of a paired test.
+        saved: the labels saved.
+    """
+    outcome = verdict.outcome
+    if outcome == "open":
         return f"cannot be compared yet: {many(verdict.test.seeds, 'seed')}, {verdict.needed} or more are needed"
-    if found == "same":
+    if outcome == "same":
         return f"no measurable difference from {saved.against}"
-    return f"{found} than {saved.against}: {_size(found, saved)}"
+    return f"{outcome} than {saved.against}: {_size(outcome, saved)}"
 
 
-def _size(found: Outcome, saved: Saved) -> str:
+def _size(outcome: Outcome, saved: Saved) -> str:
     """Labels saved in words; at one level they may contradict the verdict on the whole curve."""
     if saved.bound == "unknown":
         return f"neither it nor {saved.against} reaches the level at which labels are counted"
     if not saved.above_zero and not saved.below_zero:
         return f"labels saved {percent(saved.share)} ({interval(saved)}, which includes 0)"
     fewer = saved.above_zero
-    contrary = "" if fewer == (found == "better") else "over the whole curve, though at the level both reach "
+    contrary = "" if fewer == (outcome == "better") else "over the whole curve, though at the level both reach "
     if fewer:
         about = "at least" if saved.bound == "at least" else "about"
         verb = (

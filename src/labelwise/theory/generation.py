@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
 from labelwise.signals.model import head as heads
-from labelwise.signals.model.forward import ModelReader, device_and_dtype, eval_mode, forward
+from labelwise.signals.model.forward import device_and_dtype, eval_mode, forward
+from labelwise.signals.model.reader import ModelReader
 
 
 @dataclass(frozen=True)

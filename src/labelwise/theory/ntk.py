@@ -17,11 +17,16 @@ from labelwise.signals.model.forward import count_rows, take_rows
 from labelwise.signals.model.head import Output
 
 NUMBERS = 1 << 26  # of gradients in memory at a time: 256 MB in float32
-BATCH = 64  # rows of one forward pass
 
 
 def empirical_ntk(
-    model: nn.Module, inputs: Any, others: Any = None, *, output: Output | None = None, numbers: int = NUMBERS
+    model: nn.Module,
+    inputs: Any,
+    others: Any = None,
+    *,
+    output: Output | None = None,
+    numbers: int = NUMBERS,
+    batch: int = 64,
 ) -> Tensor:
     """The kernel (n, m) between the rows of `inputs` and those of `others`, in float64 on the CPU.
 
@@ -33,6 +38,7 @@ def empirical_ntk(
         others: m rows; None for `inputs` itself.
         output: where the outputs are in what the model returns, as for ModelReader.
         numbers: of gradients in memory; a block has `numbers` / 2P rows, P the number of trained parameters.
+        batch: rows of one forward pass.
     """
     gradients = RowGradients(model, output)
     size = sum(model.get_parameter(name).numel() for name in gradients.capture.trained)
@@ -43,12 +49,12 @@ def empirical_ntk(
     classes, k = 1, 0
     while k < classes:
         for i in range(0, n, block):
-            left_BP, classes = _block(gradients, inputs, i, block, k)
+            left_BP, classes = _block(gradients, inputs, i, block, k, batch)
             for j in range(i if others is None else 0, m, block):
                 if others is None and j == i:
                     right_BP = left_BP
                 else:
-                    right_BP, _ = _block(gradients, inputs if others is None else others, j, block, k)
+                    right_BP, _ = _block(gradients, inputs if others is None else others, j, block, k, batch)
                 part = (left_BP @ right_BP.T).double().cpu()
                 kernel_nm[i : i + block, j : j + block] += part
                 if others is None and j != i:
@@ -57,7 +63,7 @@ def empirical_ntk(
     return kernel_nm / classes
 
 
-def _block(gradients: RowGradients, inputs: Any, start: int, block: int, k: int) -> tuple[Tensor, int]:
+def _block(gradients: RowGradients, inputs: Any, start: int, block: int, k: int, batch: int) -> tuple[Tensor, int]:
     """Gradients (b, P) of output k of some rows, and the number of outputs."""
     outputs = 0
 
@@ -70,7 +76,7 @@ def _block(gradients: RowGradients, inputs: Any, start: int, block: int, k: int)
 
     parts = []
     stop = min(start + block, count_rows(inputs))
-    for first in range(start, stop, BATCH):
-        part = take_rows(inputs, slice(first, min(first + BATCH, stop)))
+    for first in range(start, stop, batch):
+        part = take_rows(inputs, slice(first, min(first + batch, stop)))
         parts.append(gradients.rows(part, cotangent, "squared"))  # "squared" does not double a single output
     return torch.cat(parts), outputs

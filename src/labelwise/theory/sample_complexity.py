@@ -23,14 +23,18 @@ that is probably what was meant. Both are given.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from labelwise.errors import ArgumentError
-from labelwise.selection.validate import as_tensor, key_of
-from labelwise.shards import shards_of
+from labelwise.rng import key_of
+from labelwise.selection.validate import as_tensor
+from labelwise.shards import Shards, shards_of
 from labelwise.signals.spec import Basis, Embedding, Features
 from labelwise.strategies.leverage.whiten import Whitened, whitened
 
@@ -121,6 +125,22 @@ def measured(
     embedding: Any, *, basis: Basis | None = None, rank: int | None = None, tol: float | None = None, seed: int = 0
 ) -> Whitened:
     """Dimension, condition number and rho of a basis on the rows of an array (N, D); the last layer's by default."""
+    with _on_rows(embedding, basis, rank, tol, seed) as (found, _):
+        return found
+
+
+def functions(
+    embedding: Any, *, basis: Basis | None = None, rank: int | None = None, tol: float | None = None, seed: int = 0
+) -> Tensor:
+    """The functions v of `measured` on these rows (N, rank), whitened: their second moments are the identity."""
+    with _on_rows(embedding, basis, rank, tol, seed) as (found, pool):
+        return found.transform(pool.take(torch.arange(pool.n)))
+
+
+@contextmanager
+def _on_rows(
+    embedding: Any, basis: Basis | None, rank: int | None, tol: float | None, seed: int
+) -> Iterator[tuple[Whitened, Shards]]:
     x_ND = as_tensor("embedding", embedding, 2)
     columns = {Embedding(): x_ND, Features(): x_ND}
     signal = Basis() if basis is None else basis
@@ -130,8 +150,10 @@ def measured(
     cap = len(x_ND) if rank is None else rank
     if cap < 1:
         raise ArgumentError(f"rank must be at least 1, found {rank!r}")
+    if tol is not None and not 0 <= tol < 1:
+        raise ArgumentError(f"tol must be from 0 up to below 1, found {tol!r}")
     with whitened(pool, signal, cap, tol, key_of(seed)) as found:
-        return found
+        yield found, pool
 
 
 @dataclass(frozen=True)

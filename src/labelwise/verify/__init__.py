@@ -1,4 +1,7 @@
-"""Verify: every strategy against slow references from the papers, its invariances and the theorems, where it runs."""
+"""Verify: every strategy against slow references from the papers, its invariances and the theorems, where it runs.
+
+`verify.check_strategy` does the same for a strategy of your own; `labelwise verify` is the command.
+"""
 
 from labelwise.verify.invariances import INVARIANCES
 from labelwise.verify.result import CheckFailed, NotApplicable, Outcome, Report

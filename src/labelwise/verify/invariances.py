@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random as python_random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from labelwise.errors import NumericsError
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.shards import Shards
-from labelwise.shards import shard as shards_module
+from labelwise.verify.chi_square import ALARM, chi_square_p
 from labelwise.verify.problems import (
     Problem,
     expect,
@@ -31,6 +30,8 @@ from labelwise.verify.result import CheckFailed, NotApplicable
 
 PERTURBATION = 1e-6  # relative; more than the rounding of float32
 SMALLEST_BLOCK = 64  # rows; see shards/shard.py
+COPIES, BUCKET = 6, 10  # of each row, and rows with neighbouring ids, as in a pool that is sorted by class
+TIED_PICKS, TIED_SEEDS = 4, 16
 OTHER_SEEDS = 3
 MORE_SEEDS = 24
 
@@ -89,39 +90,51 @@ def ids_renamed(strategy: Strategy, problem: Problem) -> None:
     )
 
 
+def ties_by_chance(strategy: Strategy, problem: Problem) -> None:
+    """Copies of a row are equally likely to be picked, though their ids rise class by class."""
+    size = COPIES * BUCKET
+    if problem.labelled is not None and strategy.needs.instead:
+        raise NotApplicable("it is checked with the arrays that take the place of labelled rows")
+    if len(problem.ids) < size:
+        raise NotApplicable(f"it takes the ids of {size} rows; found {len(problem.ids)}")
+    ids, k = np.sort(problem.ids)[:size], min(problem.k, TIED_PICKS)
+    for distinct in (1, BUCKET):
+        rows = np.arange(size) % distinct
+        copies = replace(problem, arrays={name: value[rows] for name, value in problem.arrays.items()}, ids=ids, k=k)
+        seeds = range(problem.seed, problem.seed + TIED_SEEDS)
+        picked = np.concatenate([picks_of(strategy, replace(copies, seed=seed)).ids for seed in seeds])
+        counts = np.bincount(np.searchsorted(ids, picked) // BUCKET, minlength=COPIES)
+        p = chi_square_p(counts, np.full(COPIES, 1 / COPIES))
+        expect(
+            p > ALARM,
+            f"copies of {distinct} rows were picked {counts.tolist()} times, from the smallest ids to the largest "
+            f"(chi-square p = {p:.2g}); ties must not follow ids or the order of rows: rank rows by Shards.best, or "
+            "take the smallest of Shard.lots",
+        )
+
+
 def _is_random(strategy: Strategy, problem: Problem, expected: Selection, seeds: range) -> bool:
     """Whether another seed gives other picks."""
     others = (picks_of(strategy, replace(problem, seed=problem.seed + step)) for step in seeds)
     return any(other.ids.tolist() != expected.ids.tolist() for other in others)
 
 
-@contextmanager
-def blocks_of(size: int) -> Iterator[None]:
-    """Limit blocks to `size` bytes, but at least 64 rows, on every device."""
-    before = shards_module.CPU_BLOCK_BYTES, shards_module.DEVICE_BLOCK_BYTES
-    shards_module.CPU_BLOCK_BYTES = shards_module.DEVICE_BLOCK_BYTES = size
-    try:
-        yield
-    finally:
-        shards_module.CPU_BLOCK_BYTES, shards_module.DEVICE_BLOCK_BYTES = before
-
-
-def _in_shards(strategy: Strategy, problem: Problem, count: int) -> Selection:
+def _in_shards(strategy: Strategy, problem: Problem, count: int = 1, block: int | None = None) -> Selection:
+    """The picks from `count` shards, in blocks of at most `block` bytes but at least 64 rows."""
     suited, pool, labelled = shards_for(strategy, problem, count)
-    return suited.select(pool, labelled, problem.k, Key(problem.seed))
+    return suited.select(pool.in_blocks(block), labelled.in_blocks(block), problem.k, Key(problem.seed))
 
 
 def block_size(strategy: Strategy, problem: Problem, sizes: tuple[int, ...] = (1, 10_000), count: int = 1) -> None:
     """The same picks for every block size, also with rows in another order."""
     if len(problem.ids) <= SMALLEST_BLOCK:
         raise NotApplicable(f"{len(problem.ids)} rows always fit into one block; pass more than {SMALLEST_BLOCK}")
-    expected = _in_shards(strategy, problem, 1)
+    expected = _in_shards(strategy, problem)
     for size in sizes:
         order = Key(size).numpy().permutation(len(problem.ids))
-        with blocks_of(size):
-            expect_same(expected, _in_shards(strategy, problem, count), f"blocks of {size} bytes in {count} shards")
-            shuffled = _in_shards(strategy, problem.ordered(order), count)
-            expect_same(expected, shuffled, f"blocks of {size} bytes in {count} shards, rows in another order")
+        same, shuffled = (_in_shards(strategy, one, count, size) for one in (problem, problem.ordered(order)))
+        expect_same(expected, same, f"blocks of {size} bytes in {count} shards")
+        expect_same(expected, shuffled, f"blocks of {size} bytes in {count} shards, rows in another order")
 
 
 def shard_count(strategy: Strategy, problem: Problem, counts: tuple[int, ...] = (2, 5)) -> None:
@@ -245,6 +258,7 @@ INVARIANCES: dict[str, Invariance] = {
     "k rows": any_k,
     "row order": row_order,
     "ids": ids_renamed,
+    "ties": ties_by_chance,
     "blocks": block_size,
     "shards": shard_count,
     "labelled order": labelled_order,

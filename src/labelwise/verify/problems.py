@@ -15,7 +15,7 @@ from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.validate import ARRAYS
 from labelwise.shards import Shards, computed_in, shards_of
-from labelwise.signals.spec import Basis, GradSketch, Label, LabelProbs, LogProbs, Signal, stored
+from labelwise.signals.spec import Basis, GradSketch, Label, LabelProbs, LogProbs, Signal, Weight, stored
 from labelwise.verify.result import CheckFailed, NotApplicable
 
 ROWS = 150  # three blocks of the smallest size
@@ -115,6 +115,7 @@ def labelled_arrays(strategy: Strategy, rows: np.ndarray, classes: int = 4) -> d
         "probs": (0.5 * np.eye(classes)[nearest] + 0.5 / classes).astype(rows.dtype),
         "y": nearest,
         "duals": np.abs(rows).sum(1),
+        "weights": np.float32(0.5) + np.abs(rows[:, :1]).sum(1).astype(np.float32),
     }
     return {name: arrays[name] for name in arrays if name in wanted} or None
 
@@ -134,6 +135,15 @@ def with_labelled(strategy: Strategy, problem: Problem) -> Problem:
     return replace(problem, arrays=arrays, labelled={"ids": names, **labelled})
 
 
+def by_lot(ids: np.ndarray, seed: int = 0) -> np.ndarray:
+    """These ids in the order of their lots under a seed: rows named so are tied in favour of the earlier row.
+
+    The references break ties so.
+    """
+    named: np.ndarray = ids[Key(seed).lots(torch.from_numpy(ids)).argsort().numpy()]
+    return named
+
+
 def picks_of(strategy: Strategy, problem: Problem) -> Selection:
     """The picks of a strategy by `labelwise.select`."""
     arrays = {name: tensor(value, problem.device) for name, value in problem.arrays.items()}
@@ -151,16 +161,16 @@ def shards_for(strategy: Strategy, problem: Problem, count: int = 1) -> tuple[St
     """The strategy in the form for these arrays, its pool in `count` shards, and the labelled rows."""
     strategy = strategy.given(frozenset(problem.arrays))
     columns = _columns(problem, signals_read(strategy, problem.arrays), problem.arrays)
-    ids, labelled = _tensor(problem.ids, problem.device), problem.labelled
+    ids, labelled, ties = _tensor(problem.ids, problem.device), problem.labelled, Key(problem.seed)
     instead = {signal.array for signal in strategy.needs.instead} & set(problem.arrays)
     if not labelled or not strategy.needs.labelled or instead:
-        return strategy, shards_of(ids, columns, count), NO_ROWS
+        return strategy, shards_of(ids, columns, count).with_ties(ties), NO_ROWS
     labelled_columns = _columns(problem, stored(strategy.needs.labelled), labelled)
     length = len(next(iter(labelled.values())))
     names = labelled["ids"] if "ids" in labelled else min(0, int(problem.ids.min())) - 1 - np.arange(length)
     dtype = max(computed_in(columns), computed_in(labelled_columns), key=lambda kind: kind.itemsize)
     labelled_shards = shards_of(_tensor(names, problem.device), labelled_columns, 1, dtype, "labelled row")
-    return strategy, shards_of(ids, columns, count, dtype), labelled_shards
+    return strategy, shards_of(ids, columns, count, dtype).with_ties(ties), labelled_shards
 
 
 def _columns(problem: Problem, signals: tuple[Signal, ...], arrays: Mapping[str, np.ndarray]) -> dict[Signal, Tensor]:
@@ -171,6 +181,8 @@ def _columns(problem: Problem, signals: tuple[Signal, ...], arrays: Mapping[str,
         by_signal.setdefault(LabelProbs(), arrays["probs"])
     if "y" in arrays:
         by_signal[Label()] = arrays["y"]
+    if "weights" in arrays:
+        by_signal[Weight()] = arrays["weights"]
     columns = {}
     for signal in signals:
         plain = LogProbs() if isinstance(signal, LogProbs) else Basis() if isinstance(signal, Basis) else signal
@@ -227,5 +239,5 @@ def expect(holds: bool, what: str) -> None:
 
 def _excerpt(ids: list[int], first: int) -> str:
     start = max(0, first - 2)
-    shown = ", ".join(str(i) for i in ids[start : first + 4])
-    return f"[{'... ' if start else ''}{shown}{' ...' if first + 4 < len(ids) else ''}]"
+    listed = ", ".join(str(i) for i in ids[start : first + 4])
+    return f"[{'... ' if start else ''}{listed}{' ...' if first + 4 < len(ids) else ''}]"

@@ -37,7 +37,8 @@ class Outcome:
         why: what was found where it failed, or why it does not apply.
         seconds: wall-clock time.
         seed: of the random problems; `labelwise verify NAME --seed SEED` repeats them.
-        saved: the file with the arrays of the failing problem.
+        saved: the file with the arrays of the failing problem; None where no file was written.
+        arrays: those arrays by name; empty unless the check failed.
     """
 
     strategy: str
@@ -56,7 +57,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of the checks that ran."""
+    """The outcomes of the checks that ran.
+
+    Attributes:
+        outcomes: one for each strategy and check.
+    """
 
     outcomes: tuple[Outcome, ...]
 
@@ -70,7 +75,12 @@ class Report:
         return tuple(one for one in self.outcomes if one.status == "failed")
 
     def status(self, strategy: str, check: str) -> Status:
-        """The status of one check of one strategy; "not applicable" where it was not run."""
+        """The status of one check of one strategy; "not applicable" where it was not run.
+
+        Args:
+            strategy: its name.
+            check: as `labelwise verify` lists it.
+        """
         found = [one.status for one in self.outcomes if (one.strategy, one.check) == (strategy, check)]
         return found[0] if found else "not applicable"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -50,7 +51,11 @@ def prox(case: Case) -> None:
         arrays = inputs(rng, ("gradient", "bayesian")[turn % 2], 8)
         alpha, beta = float(10 ** rng.uniform(-1, 3)), 0.1
         got = case.select(
-            3, arrays, strategy=case.with_parameters({"alpha": alpha, "beta": beta, "iterations": 1, "prox": "exact"})
+            3,
+            arrays,
+            strategy=case.with_parameters(
+                {"alpha": alpha, "beta": beta, "iterations": 1, "prox": "exact", "variance_share": None}
+            ),
         )
         problem = slow_sabal.Problem.of(*vectors(arrays), 3, alpha, beta)
         zero = np.zeros(8)
@@ -82,6 +87,72 @@ def line_search(case: Case) -> None:
         after = w - float(step) * direction.numpy()
         expect_close(after, problem.debias(w), "algorithm 5", 1e-10, 1e-12)
         expect(problem.f1(after) <= problem.f1(w) + 1e-12, "de-biasing raised the objective")
+
+
+NORMS: dict[str, slow_sabal.Norm] = {
+    "L2": lambda x: math.sqrt(float((x**2).mean())),
+    "sup": lambda x: float(np.abs(x).max()),
+    "L1": lambda x: float(np.abs(x).mean()),
+}
+
+
+@checks("sabal-greedy", "proposition C.1")
+@checks("sabal-iht", "proposition C.1")
+def shift_invariant_seminorm(case: Case) -> None:
+    """SABAL: q, the infimum over constants c of |L + c|, is a seminorm that no constant changes, in three norms.
+
+    In the Bayesian form the library has q in closed form, the length of the centred losses: it must be that infimum.
+    """
+    for turn in range(12):
+        rng = case.rng("seminorm", turn)
+        one, other = rng.normal(size=(2, 9)) * rng.lognormal(0, 2, size=(2, 1))
+        factor, constant = (float(x) for x in rng.normal(size=2) * 3)
+        case.record({"one": one, "other": other, "factor": np.array(factor), "constant": np.array(constant)})
+        for name, norm in NORMS.items():
+            q, near = functools.partial(slow_sabal.seminorm, norm=norm), 1e-9 * (norm(one) + norm(other))
+            of_one = q(one)
+            expect(q(one + other) <= of_one + q(other) + near, f"{name}: no triangle inequality")
+            expect_close(q(factor * one), abs(factor) * of_one, f"{name}: absolute homogeneity", 1e-7)
+            expect_close(q(one + constant), of_one, f"{name}: shift-invariance", 1e-7)
+            expect(q(np.full(9, constant)) <= 1e-12 * abs(constant), f"{name}: a constant is not at distance 0")
+            expect(of_one > 0, f"{name}: a loss that is no constant is at distance 0")
+    for turn in range(4):
+        arrays = inputs(case.rng("losses", turn), "bayesian", 12)
+        strategy = case.with_parameters({"beta": 0.1, "alpha": 0.0, "variance_share": None, "bias": True})
+        got = case.select(4, arrays, strategy=strategy)
+        loss, w = -arrays["log_probs"], np.zeros(12)
+        w[got.ids] = got.weights
+        expected = (np.exp(arrays["log_probs"]).mean(1)[:, None] * loss).sum(2)  # (n, draws), not centred
+        distance = slow_sabal.seminorm(expected.mean(0) - w @ expected / 4, NORMS["L2"])
+        expect_close(got.notes["bias"] / loss.shape[1], distance**2, "q of the difference of the losses", 1e-7, 1e-12)
+
+
+@checks("sabal-greedy", "proposition 3.1")
+@checks("sabal-iht", "proposition 3.1")
+def variance_bound(case: Case) -> None:
+    """SABAL: with the labels of the batch known, the variance left is at most the sum of sigma over the rest.
+
+    Every labelling is enumerated. With one row left out both sides are equal.
+    """
+    for turn, rows in enumerate((1, 2, 3, 1)):
+        rng, form = case.rng("variance", turn), ("gradient", "bayesian")[turn % 2]
+        arrays = inputs(rng, form, 4)
+        if form == "gradient":
+            g, q = slow_sabal.label_gradients(arrays["probs"], arrays["embedding"]), arrays["label_probs"]
+        else:
+            g, q = slow_sabal.label_losses(arrays["log_probs"]), np.exp(arrays["log_probs"]).mean(1)
+        # With variance alone the scores of the library are sigma^2.
+        alone = {"bias": False, "variance_share": None, "sigma_scale": "paper"}
+        got = case.select(4, arrays, strategy=case.with_parameters(alone))
+        sigma = np.empty(4)
+        sigma[got.ids] = np.sqrt(got.scores)
+        w, dropped = rng.lognormal(0, 1, 4), rng.permutation(4)[:rows]
+        w[dropped] = 0
+        whole, weighted = slow_sabal.variance_terms(g, q, w, rng.integers(0, q.shape[1], 4), 4 - rows)
+        bound = float(sigma[dropped].sum())
+        expect(whole + weighted <= bound * (1 + 1e-9), f"{whole + weighted:.9g} is above the bound {bound:.9g}")
+        if rows == 1:
+            expect_close(whole + weighted, bound, "the bound with one row left out", 1e-9)
 
 
 def _network(case: Case, turn: int, rows: int = 7) -> tuple[nn.Module, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from labelwise.rng import Key
 from labelwise.strategies.ally import reference as slow
 from labelwise.verify.case import Case, checks
 from labelwise.verify.compare.coverage import clusters_of
-from labelwise.verify.problems import expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect_close, expect_ids
 
 
 @checks("ally")
@@ -17,7 +17,7 @@ def ally(case: Case) -> None:
     for turn in range(5):
         rng = case.rng("ally", turn)
         n = 70
-        h, dual, ids = rng.normal(size=(n, 4)), rng.integers(0, 9, n) / 4.0, rng.permutation(500)[:n]
+        h, dual, ids = rng.normal(size=(n, 4)), rng.integers(0, 9, n) / 4.0, by_lot(rng.permutation(500)[:n], turn)
         k = int(rng.integers(2, 20))
         clusters = int(rng.integers(2, k + 1))
         arrays = {"embedding": h, "duals": dual}
@@ -27,5 +27,5 @@ def ally(case: Case) -> None:
         expect_ids(got.ids, expected, "rows by falling dual, a few from each cluster")
         row_of = {int(i): row for row, i in enumerate(ids)}
         expect_close(got.scores, dual[[row_of[i] for i in expected]], "duals", 0.0)
-        plain = case.select(k, arrays, ids, strategy=case.with_parameters({"diversity": "none"}))
+        plain = case.select(k, arrays, ids, seed=turn, strategy=case.with_parameters({"diversity": "none"}))
         expect_ids(plain.ids, slow.topk_in_clusters(dual, np.zeros(n), ids, k, k), "the highest duals")

@@ -7,7 +7,7 @@ import numpy as np
 from labelwise.strategies.bayesian import reference as slow
 from labelwise.strategies.uncertainty.reference import top_k
 from labelwise.verify.case import Case, checks
-from labelwise.verify.problems import expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect_close, expect_ids
 
 
 @checks("bald")
@@ -16,7 +16,7 @@ def bald(case: Case) -> None:
     for turn, scale in enumerate((0.5, 1.0, 3.0, 2.0)):
         rng = case.rng("bald", turn)
         log_probs = slow.random_log_probs(rng, 30, 7, 4, scale)
-        ids, k = rng.permutation(300)[:30], int(rng.integers(1, 31))
+        ids, k = by_lot(rng.permutation(300)[:30]), int(rng.integers(1, 31))
         got = case.select(k, {"log_probs": log_probs}, ids)
         scores = slow.bald(log_probs)
         expect_ids(got.ids, top_k(ids, [round(s, 11) for s in scores], k), "highest information")

@@ -12,7 +12,7 @@ from labelwise.strategies.coverage import kmeans as cluster
 from labelwise.strategies.coverage import reference as slow_clusters
 from labelwise.strategies.distance.centering import centred
 from labelwise.verify.case import Case, checks
-from labelwise.verify.problems import expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect_close, expect_ids
 
 TRIES = 5
 
@@ -30,7 +30,7 @@ def typiclust(case: Case) -> None:
     """The most typical row of the largest cluster with the fewest labels, for the clusters of k-means."""
     for turn in range(TRIES):
         rng = case.rng("typiclust", turn)
-        x, ids = rng.normal(size=(70, 3)), rng.permutation(400)[:70]
+        x, ids = rng.normal(size=(70, 3)), by_lot(rng.permutation(400)[:70], turn)
         x_labelled, names = rng.normal(size=(turn, 3)), np.arange(1000, 1000 + turn)
         k, near = int(rng.integers(2, 12)), int(rng.integers(2, 21))
         strategy = case.with_parameters({"neighbours": near})
@@ -50,7 +50,7 @@ def probcover(case: Case) -> None:
         x = rng.normal(size=(60, 2))
         if turn % 3 == 0:
             x = np.round(2 * x)
-        ids = rng.permutation(300)[:60] - 100
+        ids = by_lot(rng.permutation(300)[:60] - 100, turn)
         x_labelled = rng.normal(size=(4 * (turn % 2), 2))
         delta, k = float(rng.choice([0.25, 0.5, 1.0, 2.0])), int(rng.integers(1, 61))
         expected = slow_clusters.probcover(x, ids, x_labelled, delta, k)

@@ -14,10 +14,10 @@ from labelwise.strategies.distance import reference as slow
 from labelwise.strategies.distance.nearest import Tuning
 from labelwise.verify.case import Case, checks
 from labelwise.verify.chi_square import ALARM, chi_square_p
-from labelwise.verify.problems import expect, expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect, expect_close, expect_ids
 
 TRIES = 5
-DRAWN = 400
+TURNS = 400
 
 
 @checks("kcenter")
@@ -25,7 +25,7 @@ def kcenter(case: Case) -> None:
     """Each pick the farthest from labelled rows and picks; with nothing labelled the first is the highest hash."""
     for turn in range(TRIES):
         rng = case.rng("kcenter", turn)
-        x, ids = rng.normal(size=(90, 4)), rng.permutation(900)[:90]
+        x, ids = rng.normal(size=(90, 4)), by_lot(rng.permutation(900)[:90], turn)
         if turn == 0:
             x = np.round(2 * x)  # copies and ties, exact in floats
         x_labelled = rng.normal(size=(6, 4))
@@ -76,7 +76,7 @@ def badge_law(case: Case) -> None:
     first = int(np.argmax((g**2).sum(1)))
     law = slow.joint_law(slow.sq_distances(g, g), first, 2)
     strategy, arrays = _with_lists(case.strategy, 3, 4), {"probs": p, "embedding": x}
-    seeds = range(1000 * case.seed, 1000 * case.seed + DRAWN)
+    seeds = range(1000 * case.seed, 1000 * case.seed + TURNS)
     picks = [case.select(3, arrays, seed=seed, strategy=strategy).ids.tolist() for seed in seeds]
     expect_ids({pick[0] for pick in picks}, [first], "the longest gradient first")
     seen = Counter(tuple(pick[1:]) for pick in picks)

@@ -9,7 +9,7 @@ import numpy as np
 from labelwise.strategies.dynamical import reference as slow_dynamical
 from labelwise.strategies.uncertainty.reference import top_k
 from labelwise.verify.case import Case, checks
-from labelwise.verify.problems import expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect_close, expect_ids
 
 
 @checks("dynamical")
@@ -20,7 +20,7 @@ def dynamical(case: Case) -> None:
         n = int(rng.integers(8, 40))
         g = rng.normal(size=(n, 6))
         arrays = {"grad_sqnorm": (g * g).sum(1), "grad_dot": 3 * g @ rng.normal(size=6)}
-        ids, k = rng.permutation(1000)[:n], int(rng.integers(1, n + 1))
+        ids, k = by_lot(rng.permutation(1000)[:n]), int(rng.integers(1, n + 1))
         strategy = case.with_parameters({"gamma": gamma})
         scores = slow_dynamical.delta(arrays["grad_sqnorm"], arrays["grad_dot"], gamma)
         got = case.select(k, arrays, ids, strategy=strategy)

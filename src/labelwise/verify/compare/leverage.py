@@ -17,9 +17,9 @@ from labelwise.strategies.leverage.weighted_sampling import PoissonSampler, expe
 from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 from labelwise.verify.case import Case, checks
 from labelwise.verify.chi_square import ALARM, chi_square_p
-from labelwise.verify.problems import expect, expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect, expect_close, expect_ids
 
-DRAWN = 250
+TURNS = 250
 
 
 def _pool(psi: np.ndarray, ids: np.ndarray) -> Shards:
@@ -71,18 +71,17 @@ def volume(case: Case) -> None:
     """The greedy rule by one inverse for each pick; the weights of the sampled rule correct for its probabilities."""
     for turn, kind in enumerate(slow.KINDS):
         rng = case.rng("volume", turn)
-        psi, ids = slow.features(kind, 80, 4, rng), rng.permutation(500)[:80] - 100
-        order = ids.argsort()
-        rows, gains = slow.greedy_design(slow.whitened(psi)[order], 30)
+        psi, ids = slow.features(kind, 80, 4, rng), by_lot(rng.permutation(500)[:80] - 100)
+        rows, gains = slow.greedy_design(slow.whitened(psi), 30)
         got = case.select(30, {"basis": psi}, ids, strategy=case.with_parameters({"rank": 4, "rule": "greedy"}))
-        expect_ids(got.ids, ids[order][rows], f"greedy design, {kind} rows")
+        expect_ids(got.ids, ids[rows], f"greedy design, {kind} rows")
         expect_close(got.scores, gains, "gains", 1e-6)
-        drawn = case.select(30, {"basis": psi}, ids, seed=turn, strategy=case.with_parameters({"rank": 4}))
+        picks = case.select(30, {"basis": psi}, ids, seed=turn, strategy=case.with_parameters({"rank": 4}))
         row_of = {int(i): row for row, i in enumerate(ids)}
-        v = slow.whitened(psi)[[row_of[int(i)] for i in drawn.ids]]
-        times = drawn.weights * (v**2).sum(1) / 4 * drawn.notes["draws"] / 30
+        v = slow.whitened(psi)[[row_of[int(i)] for i in picks.ids]]
+        times = picks.weights * (v**2).sum(1) / 4 * picks.notes["draws"] / 30
         expect_close(times, times.round(), "times each row was drawn", 0.0, 1e-5)
-        expect_close(times.sum(), drawn.notes["draws"], "draws in all", 1e-6)
+        expect_close(times.sum(), picks.notes["draws"], "draws in all", 1e-6)
 
 
 @checks("volume", "law")
@@ -95,7 +94,7 @@ def volume_law(case: Case) -> None:
         case.record({"basis": psi})
         seen: Counter[tuple[int, ...]] = Counter()
         with whitened(pool, Basis(), d, None, Key(0)) as basis:
-            for turn in range(DRAWN):
+            for turn in range(TURNS):
                 draws = Draws(8)
                 sampler = PoissonSampler(pool, LEVERAGE, Key(1000 * case.seed + turn))
                 draw_spanning_rows(pool, basis, sampler, draws)

@@ -1,4 +1,4 @@
-"""Confidence, margin, entropy and random: the k highest scores of a loop, ties to the smaller id."""
+"""Confidence, margin, entropy and random: the k highest scores of a loop, ties by lot."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from labelwise.rng import Key
 from labelwise.strategies.uncertainty import reference as slow
 from labelwise.verify.case import Case, checks
 from labelwise.verify.chi_square import ALARM, chi_square_p
-from labelwise.verify.problems import expect, expect_close, expect_ids
+from labelwise.verify.problems import by_lot, expect, expect_close, expect_ids
 
 TRIES = 6
-DRAWN = 600
+TURNS = 600
 
 
 def of_probs(case: Case, score: Callable[[np.ndarray], list[float]], exact_ties: bool) -> None:
@@ -27,7 +27,7 @@ def of_probs(case: Case, score: Callable[[np.ndarray], list[float]], exact_ties:
         p = rng.dirichlet(np.full(classes, 0.5), n)
         if turn == 0 and exact_ties:  # quarters: exact in every precision, and full of ties
             p = np.array([np.bincount(rng.integers(0, 3, 4), minlength=3) for _ in range(n)]) / 4
-        ids, k = rng.permutation(500)[:n], int(rng.integers(1, n + 1))
+        ids, k = by_lot(rng.permutation(500)[:n]), int(rng.integers(1, n + 1))
         got = case.select(k, {"probs": p}, ids)
         values = dict(zip(ids.tolist(), score(p)))
         expect_ids(got.ids, slow.top_k(ids, [round(values[int(i)], 12) for i in ids], k), "highest scores")
@@ -65,7 +65,7 @@ def random_law(case: Case) -> None:
     """Every ordered pair of rows is equally likely."""
     ids = np.array([7, 8, 9, 10])
     start = 1000 * case.seed
-    seen = Counter(tuple(case.select(2, {}, ids, seed=start + turn).ids.tolist()) for turn in range(DRAWN))
+    seen = Counter(tuple(case.select(2, {}, ids, seed=start + turn).ids.tolist()) for turn in range(TURNS))
     pairs = list(itertools.permutations(ids.tolist(), 2))
     p = chi_square_p([seen[pair] for pair in pairs], np.full(len(pairs), 1 / len(pairs)))
     expect(p > ALARM, f"pairs of rows are not equally likely: chi-square p = {p:.2g}")
