@@ -1,7 +1,9 @@
 """Table, figure and page: what they say, that they are escaped, self-contained and whole."""
 
+import base64
 import csv
 import dataclasses
+import hashlib
 import io
 import itertools
 import re
@@ -19,6 +21,7 @@ from labelwise.errors import ArgumentError, ExtraError
 from labelwise.io.files import write_text
 from labelwise.report import figures
 from labelwise.report.figures import png, space_out, svg
+from labelwise.report.html import SCRIPT
 from labelwise.report.page import page_html
 from labelwise.report.tables import cells, csv_text, header, markdown
 from labelwise.stats.curves import learning_curves
@@ -115,7 +118,7 @@ def test_cells_fit_the_header_and_show_shares_in_per_cent():
 def test_one_seed_has_values_and_no_spread():
     found = summarise(records(seeds=1))
     assert re.fullmatch(r"\d\d\.\d", cells(found)[1][1])
-    assert found.rows[1].verdict == "cannot be compared yet: 1 seed, 7 or more are needed"
+    assert found.rows[1].verdict == "cannot be compared yet: 1 seed, 5 or more are needed"
     text = page_html(records(seeds=1), **ARGUMENTS)
     assert "One seed: no band can be drawn." in text
     assert "nan" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL).lower()
@@ -156,15 +159,20 @@ def test_the_page_escapes_every_text():
     text = page_html(records(("random", NASTY, "kcenter")), **ARGUMENTS)
     page = Page(text)
     assert page.open == []
-    assert not {"script", "em", "i", "os"} & set(page.tags)
+    assert not {"em", "i", "os"} & set(page.tags)
+    assert re.findall(r"<script>(.*?)</script>", text, re.DOTALL) == [SCRIPT]
     words = "".join(page.words)
     for piece in (NASTY, "Digits & <b>", "labelwise demo <em> && b", "<i>digits</i>", "<os>"):
         assert piece in words
 
 
 def test_the_page_is_self_contained():
-    page = Page(page_html(records(), **ARGUMENTS))
-    assert not {"script", "img", "iframe", "object"} & set(page.tags)
+    text = page_html(records(), **ARGUMENTS)
+    page = Page(text)
+    assert not {"img", "iframe", "object"} & set(page.tags)
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'\"" in text  # of all scripts, a browser runs this one
+    assert re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL) == [SCRIPT]
     links = [value for name, value in page.attributes if name in ("src", "href", "xlink:href")]
     assert all(value.startswith(("#", "data:")) for value in links)
     assert "@import" not in "".join(page.words)
@@ -172,6 +180,16 @@ def test_the_page_is_self_contained():
     assert len(page.ids) == len(set(page.ids))
     assert ("name", "viewport") in page.attributes
     assert page.tags.count("svg") == 2
+
+
+def test_the_page_names_the_last_result_and_the_area_of_both():
+    found = summarise(records())
+    random, margin = found.rows[:2]
+    last, area = ([f"{100 * x:.1f} %" for x in pair] for pair in (
+        (margin.at[-1].mean, random.at[-1].mean), (margin.area.mean, random.area.mean)
+    ))  # fmt: skip
+    page = page_html(records(), **ARGUMENTS).replace("\N{NO-BREAK SPACE}", " ")
+    assert f"At 120 labels {last[0]}, random {last[1]}; area under the curve {area[0]}, random {area[1]}." in page
 
 
 def test_the_page_says_the_verdict_first():
@@ -186,6 +204,9 @@ def test_the_page_says_the_verdict_first():
     twice = same + [dataclasses.replace(r, strategy="twin", run="twin") for r in same if r.strategy == "kcenter"]
     assert "<h1>No strategy is measurably better than random here</h1>" in page_html(twice, **ARGUMENTS)
     assert "<h1>kcenter: no measurable difference from random</h1>" in page_html(same, **ARGUMENTS)
+    picked = "picked after the results were known"  # of several strategies; one alone was not picked
+    assert picked in page_html(twice, **ARGUMENTS)
+    assert picked not in page_html(same, **ARGUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +293,7 @@ def test_drawing_touches_no_global_state():
 
 def test_without_matplotlib_the_error_has_the_pip_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ExtraError, match=r'pip install "labelwise\[bench\]"'):
+    with pytest.raises(ExtraError, match=r"pip install .*\[bench\]"):
         png(learning_curves(records()))
 
 
@@ -283,7 +304,7 @@ def test_names_keep_their_distance_and_order(wanted, gap):
     assert min(placed) >= -1e-6
     assert max(placed) <= 100 + 1e-6
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    room = min(gap, 100 / max(1, len(wanted) - 1))
-    assert all(placed[b] - placed[a] >= room - 1e-6 for a, b in itertools.pairwise(order))
+    space = min(gap, 100 / max(1, len(wanted) - 1))
+    assert all(placed[b] - placed[a] >= space - 1e-6 for a, b in itertools.pairwise(order))
     if len(wanted) == 1:
         assert placed == wanted

@@ -1,4 +1,4 @@
-"""Report: what it cost and gained. Records, learning curves, labels saved, the table, the figure and the page.
+"""Report: tables, figures and pages, drawn from records and from the numbers of `stats`.
 
 The figure and the page need matplotlib (extra "bench"), which is imported when one is drawn.
 """

@@ -55,7 +55,19 @@ NARROW = Size(4.8, 4.8, 12.5, 14)
 
 
 def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:
-    """The figure as PNG on white, with a caption."""
+    """The figure as PNG on white, with a caption.
+
+    Args:
+        by_strategy: the learning curves by strategy.
+        spread: what the bands show.
+        against: the strategy that is compared with.
+
+    Returns:
+        The content of a PNG file.
+
+    Raises:
+        ExtraError: matplotlib is not installed.
+    """
     return png_bytes(_draw(by_strategy, WIDE, spread, against, written=True), 140)
 
 
@@ -72,6 +84,16 @@ def svg(
     Text stays text, the background is transparent and the width is that of the surrounding box. Colours are custom
     properties with a default (`var(--ink, #1d2126)`), so that a page can change them for a dark scheme. `prefix` makes
     the ids of two figures on one page different. The label describes the bands, like `caption_of`.
+
+    Args:
+        by_strategy: the learning curves by strategy.
+        spread: what the bands show.
+        against: the strategy that is compared with.
+        size: width and height in inches.
+        prefix: of the ids in the figure.
+
+    Raises:
+        ExtraError: matplotlib is not installed.
     """
     figure = _draw(by_strategy, size, spread, against)
     import matplotlib
@@ -97,8 +119,8 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
         raise ArgumentError("A figure needs the curves of one strategy or more; found none.")
     metric = next(iter(by_strategy.values())).metric
     size = replace(size, height=max(size.height, len(by_strategy) * 1.25 * SMALLEST / (0.68 * 72)))
-    said = wrap_text(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
-    below = (said.count("\n") + 1) * 1.35 * (size.text - 2) / 72 if said else 0.0  # inches
+    caption = wrap_text(caption_of(by_strategy, spread, against), size.width - 0.3, size.text - 2) if written else ""
+    below = (caption.count("\n") + 1) * 1.35 * (size.text - 2) / 72 if caption else 0.0  # inches
     with text_style(size.text):
         figure = new_figure(size.width, size.height + below)
         axes = figure.add_subplot()
@@ -109,7 +131,7 @@ def _draw(by_strategy: Mapping[str, Curves], size: Size, spread: Spread, against
         # The caption makes the figure higher and leaves the axes their size.
         whole = size.height + below
         figure.subplots_adjust(bottom=(0.125 * size.height + below) / whole, top=1 - 0.1 * size.height / whole)
-        figure.text(0.15 / size.width, 0.09 / whole, said, color=MUTED, fontsize=size.text - 2, va="bottom")
+        figure.text(0.15 / size.width, 0.09 / whole, caption, color=MUTED, fontsize=size.text - 2, va="bottom")
     return figure
 
 
@@ -179,10 +201,10 @@ def _place(figure: Any, axes: Any, bands: Mapping[str, Band], size: Size, agains
         end = (float(line.mean_T[-1]) - low) / (high - low)
         # An elbow from the end of the line to its name, in the same stroke, with the marker before the name.
         turn, stop = 1 + 12 / width, 1 + 30 / width
-        drawn = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt"}
-        drawn["linewidth"] = 2.2 if is_reference(name, against) else 1.3
-        axes.plot((x, turn, stop), (end, y / height, y / height), **drawn, **{**look, "marker": ""})
-        axes.plot(((turn + stop) / 2,), (y / height,), **{**drawn, **look, "linestyle": ""}, markersize=4)
+        stroke = {"transform": axes.transAxes, "clip_on": False, "solid_capstyle": "butt"}
+        stroke["linewidth"] = 2.2 if is_reference(name, against) else 1.3
+        axes.plot((x, turn, stop), (end, y / height, y / height), **stroke, **{**look, "marker": ""})
+        axes.plot(((turn + stop) / 2,), (y / height,), **{**stroke, **look, "linestyle": ""}, markersize=4)
         axes.text(stop + 4 / width, y / height, short, transform=axes.transAxes, color=INK, fontsize=text, va="center")
     axes.set_xlim(first, last)
     axes.set_ylim(low, high)

@@ -1,25 +1,34 @@
 """Parts of a self-contained HTML page: escaped text, tables, pairs, the document, and the style sheet.
 
-A page loads nothing: style and figures are inside, and its content security policy forbids everything else.
+A page loads nothing: style, figures and the script of charts are inside, and its content security policy forbids
+everything else.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.resources import files
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_STATIC = files("labelwise.report").joinpath("static")
+CHART_STYLE = _STATIC.joinpath("report.css").read_text(encoding="utf-8")
+SCRIPT = _STATIC.joinpath("report.js").read_text(encoding="utf-8")
+_DIGEST = base64.b64encode(hashlib.sha256(SCRIPT.encode("utf-8")).digest()).decode("ascii")
+_POLICY = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{_DIGEST}'"
 
 
 def html_document(title: str, parts: Sequence[str]) -> str:
-    """The document around these parts; empty parts are skipped."""
+    """The document around these parts; empty parts are skipped. Its one script shows the numbers of charts on hover."""
     body = "\n".join(part for part in parts if part)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n'
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n'
+        f"<style>{STYLE}{CHART_STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 
 
@@ -62,6 +71,7 @@ html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0; background: var(--paper); color: var(--ink); overflow-wrap: anywhere;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+main:has(.report) { max-width: 92rem; padding-top: 1.5rem; }
 .over { margin: 0 0 .4rem; color: var(--muted); font-size: .9rem; }
 h1 { margin: 0 0 .75rem; font-size: clamp(1.6rem, 1.2rem + 2vw, 2.4rem); line-height: 1.18; text-wrap: balance;
   letter-spacing: -.015em; }
@@ -69,15 +79,16 @@ h2 { margin: 2.75rem 0 .75rem; font-size: 1.25rem; line-height: 1.3; }
 p { margin: 0 0 .9rem; max-width: 42rem; }
 .lead { font-size: 1.1rem; }
 .verdicts { list-style: none; margin: 1.25rem 0 0; padding: 0; border-top: 1px solid var(--rule); }
-.verdicts li { display: grid; grid-template-columns: 9rem 1fr; column-gap: 1rem; padding: .7rem 0;
+.verdicts li { display: grid; grid-template-columns: minmax(9rem, max-content) 1fr; column-gap: 1rem; padding: .7rem 0;
   border-bottom: 1px solid var(--rule); }
 .verdicts .good { color: var(--good); }
-.verdicts .bad { color: var(--bad); }
+.verdicts .bad, p.bad { color: var(--bad); }
 .verdicts small { grid-column: 2; color: var(--muted); font-size: .9rem; }
 figure { margin: 2rem 0 0; }
 figure svg { display: block; height: auto; overflow: visible; }
 figure svg text { font-family: inherit !important; }
 figcaption, .note { color: var(--muted); font-size: .9rem; margin-top: .6rem; max-width: 46rem; }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .narrow { display: none; }
 @media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; }
   .wide { display: none; } .narrow { display: block; }

@@ -9,13 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+import numpy as np
+
 from labelwise.errors import ArgumentError
 from labelwise.report import figures
+from labelwise.report.charts import Line, Point, line_chart, looks
 from labelwise.report.html import definition_list, html_document, table_box, text
 from labelwise.report.tables import cells, header, memory_note
 from labelwise.rng import Key
+from labelwise.stats import training_warnings
 from labelwise.stats.curves import SPREADS, Curves, Spread, band, learning_curves
 from labelwise.stats.metric import Metric
+from labelwise.stats.paired import name_of_test
 from labelwise.stats.record import Record
 from labelwise.stats.savings import MIN_SEEDS, Level, Saved
 from labelwise.stats.summary import Row, Table, no_learning_warning, summarise
@@ -62,25 +67,28 @@ def page_html(
         key=key,
     )
     nothing = no_learning_warning(records)
+    table = table_box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy")
     parts = [
+        '<div class="report">',
         f'<p class="over">{escape(title)}</p>',
         f"<h1>{text(headline(numbers))}</h1>",
         f'<p class="lead">{text(nothing)}</p>' if nothing else "",
-        _verdicts(numbers),
-        _figure(by_strategy, numbers),
-        "<h2>The numbers</h2>",
-        table_box(header(numbers)[:-1], [row[:-1] for row in cells(numbers)], "Results by strategy"),
-        _mean_curves(by_strategy, numbers),
-        "<h2>How to read this</h2>",
-        *(f"<p>{text(line)}</p>" for line in _reading(numbers)),
-        "<h2>What was run</h2>",
-        definition_list({**(protocol or {}), **_protocol(records, by_strategy, numbers)}),
-        "<h2>Environment</h2>",
-        definition_list(_environment(records)),
-        "<h2>Make it again</h2>",
-        f'<pre tabindex="0">{escape(command)}</pre>',
+        *(f'<p class="bad">{text(line)}</p>' for line in training_warnings.sentences(records)),
+        '<div class="parts">',
+        _part("most", "Learning curves", _figure(by_strategy, numbers)),
+        _part("least", "Verdicts", _verdicts(numbers) or "<p>There is nothing to compare.</p>"),
+        _part("whole", "The numbers", table, _mean_curves(by_strategy, numbers)),
+        _part("", "How to read this", *(f"<p>{text(line)}</p>" for line in _reading(numbers))),
+        _part("", "What was run", definition_list({**(protocol or {}), **_protocol(records, by_strategy, numbers)})),
+        _part("", "Environment", definition_list(_environment(records))),
+        _part("", "Make it again", f'<pre tabindex="0">{escape(command)}</pre>'),
+        "</div></div>",
     ]
     return html_document(title, parts)
+
+
+def _part(width: str, title: str, *inside: str) -> str:
+    return f'<section class="part {width}"><h2>{escape(title)}</h2>{"".join(inside)}</section>'
 
 
 def headline(table: Table) -> str:
@@ -120,9 +128,24 @@ def _verdicts(table: Table) -> str:
         assert row.saved is not None
         items.append(
             f'<li><b>{escape(row.strategy)}</b> <span class="{kinds.get(_found(row).outcome, "same")}">'
-            f"{text(row.verdict)}</span><small>{text(detail(table.metric, row.saved))}</small></li>"
+            f"{text(row.verdict)}</span><small>{text(detail(table.metric, row.saved))} "
+            f"{text(_ends(table, row))}</small></li>"
         )
     return f'<ul class="verdicts">{"".join(items)}</ul>' if items else ""
+
+
+def _ends(table: Table, row: Row) -> str:
+    """Both results at the last label count and over the whole curve: "At 90 labels 95.2 %, random 93.1 %; area ..."."""
+    base = next((one for one in table.rows if one.strategy == table.against), None)
+    if base is None or not row.at or not base.at:
+        return ""
+    metric = table.metric
+
+    def both(one: float, other: float) -> str:
+        return f"{metric.text(one)}{metric.unit}, {table.against} {metric.text(other)}{metric.unit}"
+
+    ends, areas = both(row.at[-1].mean, base.at[-1].mean), both(row.area.mean, base.area.mean)
+    return f"At {table.counts[-1]} labels {ends}; area under the curve {areas}."
 
 
 def detail(metric: Metric, saved: Saved) -> str:
@@ -140,14 +163,24 @@ def detail(metric: Metric, saved: Saved) -> str:
 
 
 def _figure(by_strategy: Mapping[str, Curves], table: Table) -> str:
-    drawn = [
-        f'<div class="{name}">'
-        + figures.svg(by_strategy, spread=table.spread, against=table.against, size=size, prefix=name)
-        + "</div>"
-        for name, size in (("wide", figures.WIDE), ("narrow", figures.NARROW))
-    ]
-    said = figures.caption_of(by_strategy, table.spread, table.against)
-    return f"<figure>{''.join(drawn)}<figcaption>{text(said)}</figcaption></figure>"
+    metric, shaded = table.metric, figures.banded_strategies(by_strategy, table.against)
+    lines = []
+    for name, (colour, dash) in looks(list(by_strategy), table.against).items():
+        found = band(by_strategy[name], table.spread)
+        points = [
+            Point(*ends) for ends in np.stack([found.labels_T, found.mean_T, found.low_T, found.high_T], 1).tolist()
+        ]
+        lines.append(Line(name, points, colour, dash, name in shaded))
+    caption = figures.caption_of(by_strategy, table.spread, table.against)
+    way = "" if metric.higher else " (lower is better)"
+    chart = line_chart(
+        lines,
+        f"Learning curves: {metric.title}{way} against labels for {', '.join(by_strategy)}. {caption}",
+        lambda value: f"{metric.text(value)}{metric.unit}",
+        metric.percent,
+    )
+    above = f'<p class="note">{text(metric.title)}{way}</p>'
+    return f"{above}<figure>{chart}<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
@@ -165,16 +198,25 @@ def _mean_curves(by_strategy: Mapping[str, Curves], table: Table) -> str:
     return f"<details><summary>Mean {escape(table.metric.title)}{unit} at every label count</summary>{inside}</details>"
 
 
+_HEADLINE = (
+    " The strategy in the headline was picked after the results were known, which flatters it slightly; the verdicts "
+    "show every strategy that was run."
+)
+
+
 def _reading(table: Table) -> list[str]:
     better = "Higher" if table.metric.higher else "Lower"
     compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
+    several = sum(row.found is not None for row in table.rows)
+    by = name_of_test(row.found.test.seeds for row in table.rows if row.found is not None)
     tested = "" if compared < 2 else f" As {compared} strategies were compared, Holm's correction is applied to it."
     return [
         f"Each line shows the {table.metric.title} of the model by the number of labels it was trained on. {better} is "
         "better. A line that reaches a level further left needs fewer labels for it.",
         f"The verdict (better, worse or no measurable difference) uses the area between the lines of a strategy and "
-        f"{table.against}, seed by seed, because each seed gives every strategy the same start. A difference is "
-        f"measurable if two equal strategies would differ as much in fewer than one of twenty such runs.{tested}",
+        f"{table.against}, seed by seed, because each seed gives every strategy the same rows, and the same first "
+        f"labels unless the strategy chooses them. By the {by}, a difference is measurable if two equal strategies "
+        f"would differ as much in fewer than one of twenty such runs.{tested}",
         f"Labels saved tell the size of the difference: the labels that each needed on average to reach "
         f"{_level(table)}, the start set included. A saving of 30 % means that 70 labels do the work of 100, a "
         "speed-up of 1.43.",
@@ -182,8 +224,7 @@ def _reading(table: Table) -> list[str]:
         f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range, which is the "
         "average level; the plain mean is the mean over all label counts. Selection time is the mean over the rounds "
         f"that chose rows.{memory_note(table)}",
-        "These numbers hold for this data, model and label budget. The strategy in the headline was picked after the "
-        "results were known, which flatters it slightly; the list below it shows every strategy that was run.",
+        f"These numbers hold for this data, model and label budget.{'' if several < 2 else _HEADLINE}",
     ]
 
 

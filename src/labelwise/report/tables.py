@@ -6,15 +6,21 @@ import csv
 import io
 import math
 
-from labelwise.io.text import markdown_table
+from labelwise.io.text import markdown_table, percent
 from labelwise.stats.curves import SPREADS
 from labelwise.stats.metric import Metric
-from labelwise.stats.savings import MIN_SEEDS, Saved, interval, percent
+from labelwise.stats.paired import name_of_test
+from labelwise.stats.savings import MIN_SEEDS, Saved, interval
 from labelwise.stats.summary import MEMORY_BOUND, MEMORY_NOTE, Stat, Table
 
 
 def header(table: Table, whole: bool = True) -> list[str]:
-    """The titles of the columns of `cells`."""
+    """The titles of the columns of `cells`.
+
+    Args:
+        table: of `stats.summary.summarise`.
+        whole: as for `cells`.
+    """
     unit = table.metric.unit
     return [
         "strategy",
@@ -30,7 +36,15 @@ def header(table: Table, whole: bool = True) -> list[str]:
 
 
 def cells(table: Table, whole: bool = True) -> list[list[str]]:
-    """The rows as texts; `whole` adds the plain mean and the memory."""
+    """The rows as texts; `whole` adds the plain mean and the memory.
+
+    Args:
+        table: of `stats.summary.summarise`.
+        whole: whether the plain mean and the memory are columns too.
+
+    Returns:
+        A list for each row, in the order of `header`.
+    """
     return [
         [
             row.strategy,
@@ -52,10 +66,11 @@ def footnote(table: Table, whole: bool = True) -> str:
     way = "higher" if table.metric.higher else "lower"
     compared = max((row.found.compared for row in table.rows if row.found is not None), default=0)
     tested = "" if compared < 2 else f", after Holm's correction for the {compared} strategies compared"
+    by = name_of_test(row.found.test.seeds for row in table.rows if row.found is not None)
     plain = ", its plain mean the mean over all label counts" if whole else ""
     return (
         f"± is the {SPREADS[table.spread]}. Area is the area under the curve divided by the label range{plain}; {way} "
-        f"is better. The verdict is by the paired test on the area, by seed, at 5 %{tested}. Labels saved and speed-up "
+        f"is better. The verdict is by the {by} on the area, by seed, at 5 %{tested}. Labels saved and speed-up "
         f"({table.against}'s labels divided by the strategy's) give the size of the effect at "
         f"{_level(table)}{_intervals(table)} and do not decide the verdict.{memory_note(table) if whole else ''}"
     )
@@ -89,13 +104,22 @@ def _level(table: Table) -> str:
 
 
 def markdown(table: Table, whole: bool = False) -> str:
-    """The table in Markdown, with its footnote."""
-    shown = markdown_table(header(table, whole), cells(table, whole), texts=1)
-    return f"{shown}\n\n{footnote(table, whole)}\n"
+    """The table in Markdown, with its footnote.
+
+    Args:
+        table: of `stats.summary.summarise`.
+        whole: as for `cells`.
+    """
+    table_text = markdown_table(header(table, whole), cells(table, whole), texts=1)
+    return f"{table_text}\n\n{footnote(table, whole)}\n"
 
 
 def csv_text(table: Table) -> str:
-    """The table as CSV: bare numbers, shares as fractions, empty cells for missing values."""
+    """The table as CSV: bare numbers, shares as fractions, empty cells for missing values.
+
+    Args:
+        table: of `stats.summary.summarise`.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     name, spread = table.metric.name, table.spread
