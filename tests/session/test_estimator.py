@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import labelwise as lw
-from labelwise.errors import ArgumentError, LabelError, ModelError, NeedError, RowError
+from labelwise.errors import ArgumentError, LabelError, ModelError, NeedError, NumericsError, RowError
 from labelwise.pool import Pool
 from labelwise.signals.spec import Probs
 from labelwise.train import Fit
@@ -306,7 +306,79 @@ def test_history_as_columns(tmp_path) -> None:
     assert table["answers"][2] == Y[picks.ids].tolist()
     assert table["recipe"] == ["random"] * 3
     assert table["estimate"][0] is None  # no model chose the first batch
-    assert table["estimate"][2] == al.estimate
+    assert table["estimate"][2] == al.batch_estimate
     again = lw.Session.load(tmp_path, X, LogisticRegression()).history_table()
     assert {**table, "estimate": [None] * 3} == again
     assert {len(column) for column in table.values()} == {3}  # what a frame is made of
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_history_as_a_frame(library) -> None:
+    al = lw.Session(lw.Pool.of(X, ids=[("row", n) for n in range(120)]), LogisticRegression(), "random")
+    for _ in range(2):
+        picks = al.ask(4)
+        al.tell(picks.ids, [NAMES[Y[row]] for _, row in picks.ids])
+    frame = al.history_table(library)
+    assert type(frame).__module__.startswith(library)
+    if library == "pandas":
+        assert frame.index.tolist() == al.history_table()["round"]
+        assert frame.loc[1, "ids"] == picks.ids.tolist()
+    assert list(frame["labels"].to_pylist() if library == "pyarrow" else frame["labels"]) == [4, 8]
+    with pytest.raises(ArgumentError, match="not 'arrow'"):
+        al.history_table("arrow")
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+@pytest.mark.parametrize("ids", [[1, "a", (2, 3)], [2**64 - 1, 5, 6]])
+def test_history_as_a_frame_with_ids_of_several_kinds(library, ids) -> None:
+    al = lw.Session(lw.Pool.of(X[:3], ids=ids), LogisticRegression(), "random")
+    al.tell(ids, [0, 1, 0])
+    found = al.history_table(library)["ids"]
+    assert (
+        found.to_pylist() == [list(map(str, ids))] if library == "pyarrow" else found.to_list() == [list(map(str, ids))]
+    )
+
+
+def test_classes_that_nobody_has_answered_yet_count_as_wrong() -> None:
+    named = np.array(NAMES)[Y]
+    for labels in (Y, named):
+        al = lw.Session(X, LogisticRegression(), "margin")
+        few = np.flatnonzero(Y < 2)[:30]
+        al.tell(few, labels[few])
+        assert al.score(X, labels) == pytest.approx((al.predict() == labels).mean())
+        assert al.classes == (None if labels is Y else ("low", "mid"))  # a score declares no class
+    declared = lw.Session(X, LogisticRegression(), "margin", classes=["low", "mid"])
+    declared.tell(few, named[few])
+    with pytest.raises(LabelError, match="none of the classes"):  # there a name may be misspelt
+        declared.score(X, named)
+
+
+def test_a_fit_says_what_it_is() -> None:
+    al = lw.Session(X, LogisticRegression(), "margin", classes=3)
+    al.tell(range(9), Y[:9])
+    assert repr(al.fit()) == "Fit(LogisticRegression, 9 labelled rows)"
+    members = lw.Session(X, lw.ensemble(quick(), 2), "margin", classes=3)
+    members.tell(range(9), Y[:9])
+    assert repr(members.fit()) == "Fit(2 x Sequential, 9 labelled rows)"
+
+
+def test_rows_that_are_not_finite_have_no_prediction() -> None:
+    """The largest of NaN probabilities would be class 0; a scikit-learn estimator raises errors of its own."""
+    x = np.eye(6, dtype=np.float32)
+    x[4, 1] = np.nan
+    pool = lw.Pool.of(x, ids=list("abcdef"))
+    torch_model = lw.TorchLearner(lambda: torch.nn.Linear(6, 2), epochs=2)
+    number_model = lw.TorchLearner(lambda: torch.nn.Linear(6, 1), loss="mse", epochs=2)
+    for learner, error, text in (
+        (torch_model, NumericsError, "row id 'e' holds nan"),
+        (number_model, NumericsError, "row id 'e' holds nan"),
+        (LogisticRegression(), ModelError, "LogisticRegression, or a step before it.*NaN.*imputer"),
+        (Ridge(), ModelError, "Ridge, or a step before it.*NaN.*imputer"),
+    ):
+        al = lw.Session(pool, learner, "random")
+        al.tell(["a", "b", "c"], [0, 1, 0])
+        assert len(al.predict(ids=["a", "f"])) == 2
+        with pytest.raises(error, match=f"(?s){text}"):
+            al.predict()
+        with pytest.raises(error, match=f"(?s){text}"):
+            al.score(ids=["a", "e"], labels=[0, 1])

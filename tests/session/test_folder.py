@@ -8,6 +8,7 @@ import pytest
 
 import labelwise as lw
 from labelwise.errors import StoreError
+from labelwise.io.checked import write_checked
 
 X = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
 
@@ -20,7 +21,7 @@ def edit(folder, change):
     path = folder / "session.json"
     stored = json.loads(path.read_text())
     change(stored)
-    path.write_text(json.dumps(stored))
+    write_checked(path, stored)
 
 
 def test_a_new_session_has_an_empty_ledger_and_loads(tmp_path):
@@ -37,14 +38,14 @@ def test_a_missing_ledger_is_not_an_empty_one(tmp_path):
     assert not (tmp_path / "answers.jsonl").exists()
 
 
-def test_a_torn_last_line_is_told_of(tmp_path):
+def test_a_last_line_that_was_cut_off_is_told_of(tmp_path):
     session = start(tmp_path)
     session.tell([1], [0])
     session.tell([2], [1])
     path = tmp_path / "answers.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.warns(UserWarning, match=r"answers\.jsonl: its last \d+ bytes"):
-        assert lw.Session.load(tmp_path, X).labelled.tolist() == [1]
+    with pytest.raises(StoreError, match=r"answers\.jsonl was cut off: it has 1 entries, 2 were written; .*doctor"):
+        lw.Session.load(tmp_path, X)
 
 
 def test_making_that_was_broken_off_can_be_repeated(tmp_path):

@@ -1,6 +1,5 @@
-"""The state of a session is public: nothing reads its private attributes, and `restore` continues from `state`."""
+"""The state of a session is public: `restore` continues from `state`."""
 
-import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,28 +10,9 @@ from sklearn.linear_model import LogisticRegression
 import labelwise as lw
 from labelwise.errors import LabelError, RowError, StoreError
 from labelwise.session import SessionState
-from labelwise.session import session as module
 
-SOURCE = Path(lw.__file__).parent
 X = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
 Y = (X[:, 0] > 0).astype(int)
-
-
-def _private(path: Path, of: tuple[str, ...] | None) -> set[str]:
-    """Private attributes that a module uses of the objects with these names; of any object for None."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
-    named = (node for node in nodes if of is None or (isinstance(node.value, ast.Name) and node.value.id in of))
-    return {node.attr for node in named if node.attr.startswith("_") and not node.attr.startswith("__")}
-
-
-@pytest.mark.slow
-def test_no_other_package_reads_private_attributes_of_a_session() -> None:
-    private = _private(Path(module.__file__), ("self", "session"))
-    assert {"_fit", "_pending"} <= private
-    for path in SOURCE.rglob("*.py"):
-        if path.relative_to(SOURCE).parts[0] != "session":
-            found = _private(path, None) & private - _private(path, ("self", "cls"))
-            assert not found, f"{path.relative_to(SOURCE)} reads {sorted(found)}: use a public name of Session"
 
 
 def _session(recipe: str = "margin", **more) -> lw.Session:
@@ -61,11 +41,11 @@ def test_restore_takes_a_part_of_a_state_and_refuses_what_does_not_fit(tmp_path:
     fit = al.fit()
     al.restore(replace(al.state(), fit=None))
     assert al.fit() is not fit
-    kept = _session(folder=tmp_path / "stored")
-    kept.restore(al.state())
+    stored = _session(folder=tmp_path / "stored")
+    stored.restore(al.state())
     assert lw.Session.load(tmp_path / "stored", X, LogisticRegression()).labelled.tolist() == [1, 2]
     with pytest.raises(StoreError, match="a session without answers was expected"):
-        kept.restore(al.state())
+        stored.restore(al.state())
     few = lw.Session(X[:2], recipe="random", classes=2)
     with pytest.raises(RowError, match="row id 2 is not in the pool of 2 rows"):
         few.restore(al.state())

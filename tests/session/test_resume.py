@@ -66,7 +66,7 @@ def test_a_strategy_of_ones_own(tmp_path: Path) -> None:
         ({"recipe": "typiclust+margin"}, "with recipe 'margin', found 'typiclust.margin'"),
         ({"seed": 4}, "with seed 3, found 4; go on with the same seed"),
         ({"classes": 3}, "with classes 2, found 3"),
-        ({"batch": 16}, "with batch 256, found 16"),
+        ({"batch": 16}, "with batch 4096, found 16"),
         ({"half": True}, "with half False, found True"),
         ({"weights": False}, "with weights None, found False"),
         ({"pool": X + 1}, "with the content of the pool .*; pass the same pool"),

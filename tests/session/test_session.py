@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import labelwise as lw
+from killed import Killed, count_runs
 from labelwise import errors
 from labelwise.selection import run
 from labelwise.signals.spec import LogProbs, stored
@@ -285,19 +286,6 @@ def test_rounds_with_half_precision() -> None:
     assert len(set(half[0].picked) & set(full[0].picked)) >= 8
 
 
-def test_a_torn_last_line_is_dropped_and_the_session_goes_on(tmp_path) -> None:
-    al = lw.Session(X, quick(), "margin", classes=3, folder=tmp_path)
-    al.tell([1, 2, 3], [0, 1, 2])
-    al.tell([4], [0])
-    path = tmp_path / "answers.jsonl"
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.warns(UserWarning, match="its last"):
-        again = lw.Session.load(tmp_path, X, quick())
-    assert again.labelled.tolist() == [1, 2, 3]
-    again.tell([5], [1])
-    assert lw.Session.load(tmp_path, X, quick()).labelled.tolist() == [1, 2, 3, 5]
-
-
 def test_one_class_so_far_is_chosen_as_at_the_start() -> None:
     """All rows are tied for a model of one class; the smallest ids of a sorted pool would be a poor batch."""
     al = lw.Session(X, LogisticRegression(), "margin", classes=3, seed=1)
@@ -329,23 +317,9 @@ def test_labels_without_an_order_are_refused(labels: object) -> None:
 
 def test_a_long_ask_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     """Stopped in the middle of a selection, a new process asks the shards only for what was not answered yet."""
-    from labelwise.shards import Shards
-    from labelwise.shards.checkpoint import journal
-
-    monkeypatch.setattr(journal, "EVERY", 0.0)
-    monkeypatch.setattr(journal, "SHARE", float("inf"))
     x = np.random.default_rng(0).normal(size=(120, 4)).astype("float32")
     y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
-    count, at = [0], [-1]
-    ask = Shards._run
-
-    def counted(self, fn):
-        count[0] += 1
-        if count[0] == at[0]:
-            raise SystemExit("killed")
-        return ask(self, fn)
-
-    monkeypatch.setattr(Shards, "_run", counted)
+    count = count_runs(monkeypatch)
     recipe = lw.strategies.Sabal(solver="greedy")
     al = lw.Session(x, LogisticRegression(), recipe, classes=4, folder=tmp_path / "s", seed=1)
     first = al.ask(20)
@@ -356,19 +330,35 @@ def test_a_long_ask_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     count[0] = 0
     al.ask(10)
     whole, count[0] = count[0], 0
-    at[0] = whole - 3
-    with pytest.raises(SystemExit):
+    count[1] = whole - 3
+    with pytest.raises(Killed):
         al.ask(10)
     assert (tmp_path / "s" / "selection" / "progress.json").exists()
-    at[0], count[0] = -1, 0
+    count[:] = 0, 0
     again = lw.Session.load(tmp_path / "s", x, LogisticRegression(), recipe)
     assert again.ask(10).ids.tolist() == expected.tolist()
     assert count[0] < whole / 2
     assert not (tmp_path / "s" / "selection").exists()
     # A journal of answers that have changed since is of no use, and in nobody's way.
-    at[0], count[0] = whole - 3, 0
-    with pytest.raises(SystemExit):
+    count[:] = 0, whole - 3
+    with pytest.raises(Killed):
         again.ask(10)
-    at[0] = -1
+    count[1] = 0
     again.tell(expected[:5], y[expected[:5]])
     assert len(again.ask(10).ids) == 10
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ([100_234, 7], "label 100234 would mean 100235 classes.*tell the labels as texts"),
+        ([-1, 1], r"label -1 .* outside the classes 0, 1, 2 \.\.\.; tell names of classes as texts"),
+        ([0.5, 1.0], "label 0.5 .*take a regressor, or task='regress'"),
+        (np.array([[1], [0]]), r"one label for each row was expected, in one list; entry 0 is \[1\]"),
+    ],
+)
+def test_labels_that_are_no_class_numbers_are_refused_in_words(labels, text) -> None:
+    al = lw.Session(np.eye(6), recipe="random")
+    with pytest.raises(errors.LabelError, match=text):
+        al.tell([0, 1], labels)
+    assert not len(al.labelled)

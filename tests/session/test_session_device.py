@@ -20,14 +20,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 import labelwise as lw
 from labelwise.errors import MemoryLimitError
 from labelwise.rng import Key
-from labelwise.selection import Scored, Strategy, placement, read_pool
-from labelwise.selection.memory import COPIES, Size, needed_bytes
-from labelwise.selection.placement import PlacementPolicy, choose_storage
+from labelwise.selection import Scored, Strategy, read_pool
+from labelwise.selection.memory import COPIES, needed_bytes
+from labelwise.selection.read_pool import PlacementPolicy, choose_storage
 from labelwise.selection.run import RunOptions
+from labelwise.selection.strategy import Size
 from labelwise.shards import Shard, Shards, devices
 from labelwise.shards.checkpoint import journal
 from labelwise.shards.devices import CPU, copied_to, free_bytes, wait_for
@@ -35,13 +37,14 @@ from labelwise.shards.factories import ReadPart
 from labelwise.shards.placement import RESERVED_PART, Placement
 from labelwise.shards.ray import Ray
 from labelwise.shards.shard import CPU_BLOCK_BYTES, DEVICE_BLOCK_BYTES
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Basis, Embedding, GradSketch, LabelProbs, LogProbs, Needs, Probs, stored
 from labelwise.strategies import AcsFw, Badge, Bss, Sabal
 from labelwise.train import labelled_columns
 from second_device import AWAY, Away, Mixed, Second, on_host, second_device
+from tuned import AFTER_EVERY_ANSWER
 
 cuda = pytest.mark.gpu
 
@@ -106,7 +109,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Second]:
     monkeypatch.setattr(
         ModelReader, "read", lambda *given: {signal: one.to(AWAY) for signal, one in here(*given).items()}
     )
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 16 << 30 if device == AWAY else None)
+    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 16 << 30 if device == AWAY else None)
     with second_device() as mode:
         yield mode
 
@@ -252,7 +255,7 @@ def test_every_strategy_may_have_its_rows_on_the_accelerators_of_other_processes
     pool, labelled, _ = rows_of(one)
     key = one.key.fold("select", TOLD)
     with second_device():
-        got = strategy.select(_elsewhere(pool, 2), labelled, 12, key)
+        got = strategy.select(_elsewhere(pool, 2).with_ties(key), labelled.with_ties(key), 12, key)
     same(got, expected[name])
 
 
@@ -263,8 +266,9 @@ def test_the_loops_of_an_accelerator_run_in_another_process(name: str, expected:
     """All rows in one shard, and the problem comes from the CPU."""
     one = trained(name)
     pool, labelled, _ = rows_of(one)
+    key = one.key.fold("select", TOLD)
     with second_device():
-        got = one.recipe.strategy.select(_elsewhere(pool, 1), labelled, 12, one.key.fold("select", TOLD))
+        got = one.recipe.strategy.select(_elsewhere(pool, 1).with_ties(key), labelled.with_ties(key), 12, key)
     same(got, expected[name], 1e-7)
 
 
@@ -322,7 +326,7 @@ def test_a_clock_is_read_when_the_device_is_done(away: Second, monkeypatch: pyte
     """Work on an accelerator goes on after the call that asked for it: each part is waited for before its clock."""
     one = session("kcenter", state=trained("kcenter").state())
     told: list[Any] = []
-    for module in (read_pool, placement, labelled_columns):
+    for module in (read_pool, labelled_columns):
         monkeypatch.setattr(module, "wait_for", told.append)
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: (told.append("clock"), clock())[1])
@@ -378,12 +382,12 @@ def test_the_rule_counts_signals_the_strategy_and_blocks(monkeypatch: pytest.Mon
         for spare, device in ((0, AWAY), (-1, CPU)):
             about = 4 * (least + spare) // 3  # a quarter stays free
             free = next(one for one in range(about - 8, about + 8) if one - one // RESERVED_PART == least + spare)
-            monkeypatch.setattr(placement, "free_bytes", lambda device, free=free: free)
+            monkeypatch.setattr(read_pool, "free_bytes", lambda device, free=free: free)
             placed = policy(first)
             assert placed.device == device
             assert not placed.files
             assert placed.note == (f"selected on {AWAY}" if device == AWAY else f"selected on cpu: no room on {AWAY}")
-        monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 40)
+        monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 40)
         assert policy(first).block == DEVICE_BLOCK_BYTES
         assert dataclasses.replace(policy, share=1e-6)(first).device == CPU
         bound = dataclasses.replace(policy, limit=least)
@@ -407,7 +411,7 @@ def test_what_a_selection_holds_there_is_bounded_by_the_same_limit() -> None:
         for limit in (200 << 20, 400 << 20, 1 << 30, 4 << 30):
             policy = PlacementPolicy(Badge(), 50, 100_000, 0, limit)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(placement, "free_bytes", lambda device: 1 << 40)
+                patch.setattr(read_pool, "free_bytes", lambda device: 1 << 40)
                 placed = policy(first)
             assert placed.device == AWAY
             assert placed.block is not None
@@ -444,11 +448,11 @@ def test_a_limit_for_arrays_of_a_device_counts_what_is_held_there() -> None:
 def test_without_room_the_cpu_chooses_and_says_so(
     away: Second, expected: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 20)
     got = session("badge", state=trained("badge").state()).ask(12)
     same(got, expected["badge"])
     assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 34)
+    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 34)
     spilt = session("badge", state=trained("badge").state(), spill=tmp_path).ask(12)
     same(spilt, expected["badge"])
     assert "place" not in spilt.notes
@@ -568,39 +572,44 @@ class Killed(BaseException):
     """Not an error that anyone handles."""
 
 
-@pytest.mark.parametrize("name", ["kcenter", "sabal-greedy", "acs-fw"])
-def test_a_session_that_was_killed_goes_on_on_its_device(
-    name: str, expected: Any, away: Second, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setattr(journal, "EVERY", 0.0)  # a state after every answer
-    monkeypatch.setattr(journal, "SHARE", 1e9)
-    load = torch.load  # the stand-in is rebuilt where it was, and torch knows no such place
-    placed: list[Any] = []
-    monkeypatch.setattr(
-        torch, "load", lambda *given, map_location=None, **more: placed.append(map_location) or load(*given, **more)
-    )
-    one = session(name, state=trained(name).state(), folder=tmp_path / "kept")
+def _kill_at(count: int, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for 12 rows, and die where a shard is given the function of this number."""
     begin, begun = Shard.begin, []
 
     def dying(shard: Shard, fn: Any) -> Any:
         begun.append(fn)
-        if len(begun) == 13:
+        if len(begun) == count:
             raise Killed
         return begin(shard, fn)
 
-    monkeypatch.setattr(Shard, "begin", dying)
-    with pytest.raises(Killed):
-        one.ask(12)
-    monkeypatch.setattr(Shard, "begin", begin)
-    assert list((tmp_path / "kept" / "selection").glob("state-*.pt"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Shard, "begin", dying)
+        with pytest.raises(Killed):
+            one.ask(12)
+
+
+@pytest.mark.parametrize("name", ["kcenter", "sabal-greedy", "acs-fw"])
+def test_a_session_that_was_killed_goes_on_on_its_device(
+    name: str, expected: Any, away: Second, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(journal.FolderJournal, "tuning", AFTER_EVERY_ANSWER)
+    one = session(name, state=trained(name).state(), folder=tmp_path / "kept")
+    _kill_at(24, one, monkeypatch)
+    assert list((tmp_path / "kept" / "selection").glob("state-*.bin"))
     found: list[int] = []
     going_on = journal.FolderJournal._resumed
     monkeypatch.setattr(journal.FolderJournal, "_resumed", lambda self: (going_on(self), found.append(self.found))[0])
-    placed.clear()
+    restore, placed = Shard.restore, []
+
+    def restored(shard: Shard, snapshot: Any) -> None:
+        placed.extend(column.device for column in tree_leaves(snapshot) if isinstance(column, torch.Tensor))
+        restore(shard, snapshot)
+
+    monkeypatch.setattr(Shard, "restore", restored)
     got = one.ask(12)
     same(got, expected[name])
     assert found[0] > 0
-    assert AWAY in placed
+    assert set(placed) == {AWAY}
     assert got.notes["place"] == f"selected on {AWAY}"
     assert not (tmp_path / "kept" / "selection").exists()
 
@@ -664,9 +673,9 @@ def test_a_limit_leaves_the_blocks_of_a_worker_to_its_own_device(away: Second, w
 def test_arrays_go_to_a_workers_device_if_they_fit(
     away: Second, workers: list[Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = importlib.import_module("labelwise.selection.validate")
-    made = door.array_parts
-    monkeypatch.setattr(door, "array_parts", lambda *given: made(*given[:5], AWAY, *given[6:]))
+    arrays = importlib.import_module("labelwise.arrays")
+    made = arrays.array_parts
+    monkeypatch.setattr(arrays, "array_parts", lambda *given: made(*given[:5], AWAY, *given[6:]))
     engine, asked = Ray(workers=2, gpus=0.5), functools.partial(lw.select, "kcenter", 9, embedding=X)
     for limit in (None, "1GB"):
         got = asked(engine=engine, max_memory=limit)
@@ -675,12 +684,12 @@ def test_arrays_go_to_a_workers_device_if_they_fit(
         assert got.notes["place"] == f"selected on {AWAY}"
         same(got, asked())
     for free in (1 << 20, 50 << 20):  # half of it is for this worker
-        monkeypatch.setattr(placement, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(read_pool, "free_bytes", lambda device, free=free: free)
         got = asked(engine=engine)
         assert [shard.device for shard in workers] == [CPU, CPU]
         assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
         same(got, asked())
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 34)
+    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 34)
     moved = Shard.__init__
 
     def full(self: Shard, ids: Tensor, *more: Any) -> None:
@@ -753,7 +762,7 @@ def test_a_session_whose_model_is_made_on_cuda_reads_and_chooses_there(monkeypat
     pool, _, placed = rows_of(one)
     assert placed.device.type == "cuda"
     assert all(column.is_cuda for (shard,) in [pool.map(lambda shard: shard)] for column in shard.columns.values())
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 20)
     second = one.ask(12)
     assert second.notes["place"] == "selected on cpu: no room on cuda:0"
     same(second, first, 1e-6)
@@ -765,22 +774,10 @@ def test_a_session_whose_model_is_made_on_cuda_reads_and_chooses_there(monkeypat
 def test_a_session_that_was_killed_goes_on_on_cuda(
     name: str, expected: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(journal, "EVERY", 0.0)
-    monkeypatch.setattr(journal, "SHARE", 1e9)
+    monkeypatch.setattr(journal.FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     one = session(name, folder=tmp_path / "kept")
     _to_cuda(one)
-    begin, begun = Shard.begin, []
-
-    def dying(shard: Shard, fn: Any) -> Any:
-        begun.append(fn)
-        if len(begun) == 7:
-            raise Killed
-        return begin(shard, fn)
-
-    monkeypatch.setattr(Shard, "begin", dying)
-    with pytest.raises(Killed):
-        one.ask(12)
-    monkeypatch.setattr(Shard, "begin", begin)
+    _kill_at(7, one, monkeypatch)
     same(one.ask(12), expected[name], 1e-6)
 
 
@@ -834,12 +831,12 @@ def test_cuda_holds_no_more_than_the_limit(name: str) -> None:
 def test_what_is_free_on_cuda_is_known_and_a_clock_may_be_read() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     before = free_bytes(device)
-    held = torch.empty(256 << 20, dtype=torch.uint8, device=device)
+    filler = torch.empty(256 << 20, dtype=torch.uint8, device=device)
     after = free_bytes(device)
     assert before is not None
     assert after is not None
     assert 200 << 20 <= before - after <= 300 << 20
-    del held
+    del filler
     back = free_bytes(device)  # what torch keeps for later is free
     assert back is not None
     assert back - after >= 200 << 20

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, ModelError, NeedError, RowError
+from labelwise.io.frames import check_order
 from labelwise.pool import Pool
-from labelwise.pool.ids import Finder, as_ids
+from labelwise.pool.ids import Finder
 from labelwise.train import Fit, Learner, evaluate, predictions
 
 
@@ -42,6 +43,10 @@ class SessionEstimator(ABC):
     def as_answers(self, labels: Any) -> list[int] | list[float]:
         """Convert labels to what the ledger stores."""
 
+    @abstractmethod
+    def _known_answers(self, labels: Any) -> list[int] | list[float]:
+        """Convert labels that `score` compares with, which may be of classes that nobody has answered yet."""
+
     @property
     def model(self) -> Any:
         """The model of the last training: a torch module, or a fitted estimator or pipeline.
@@ -69,7 +74,8 @@ class SessionEstimator(ABC):
         """Predict the labels of rows, after training on all answers so far.
 
         Args:
-            rows: new rows of the same kind as the pool's: an array, a tensor, a list of texts, a Dataset, or a Pool.
+            rows: new rows of the same kind as the pool's: an array, a tensor, a list of texts, a frame, a Dataset, a
+                Pool, or image files. They are encoded, tokenised and resized as those of the pool.
             ids: (n,) rows of the session's pool, in place of `rows`.
 
         Returns:
@@ -79,6 +85,7 @@ class SessionEstimator(ABC):
             LabelError: there is no answer yet.
             NeedError: the session has no learner.
             ArgumentError, RowError: the rows are of another shape than the pool's, or an id is not in the pool.
+            ModelError, NumericsError: the model cannot read a row, or gives NaN for it.
 
         >>> import labelwise as lw
         >>> from sklearn.linear_model import LogisticRegression
@@ -91,7 +98,9 @@ class SessionEstimator(ABC):
         ['high']
         """
         pool, wanted = self._rows(rows, ids)
-        found = predictions.predict(self._trained().reader, pool, wanted, self.batch)
+        reader = self._trained().reader
+        with pool.keys_in_errors():
+            found = predictions.predict(reader, pool, wanted, self.batch)
         if not isinstance(self.classes, tuple):
             return found
         if len(found) and int(found.max()) >= len(self.classes):
@@ -104,6 +113,10 @@ class SessionEstimator(ABC):
     def predict_proba(self, rows: Any = None, *, ids: Any = None) -> np.ndarray:
         """Predict class probabilities, after training on all answers so far; arguments and errors as for `predict`.
 
+        Args:
+            rows: new rows, as for `predict`.
+            ids: ids of rows of the pool.
+
         Returns:
             Probabilities (n, C), in the order of `classes`. They are the model's own, the signal Probs.
 
@@ -111,7 +124,9 @@ class SessionEstimator(ABC):
             NeedError: the session is one of regression.
         """
         pool, wanted = self._rows(rows, ids)
-        return predictions.predict_proba(self._trained().reader, pool, wanted, self.batch)
+        reader = self._trained().reader
+        with pool.keys_in_errors():
+            return predictions.predict_proba(reader, pool, wanted, self.batch)
 
     def score(self, rows: Any = None, labels: Any = None, *, ids: Any = None) -> float:
         """Measure the model on rows whose labels are known; arguments and errors as for `predict`.
@@ -122,20 +137,25 @@ class SessionEstimator(ABC):
             ids: (n,) rows of the session's pool, in place of `rows`.
 
         Returns:
-            The accuracy; in regression R², the share of the variance that is explained.
+            The accuracy; in regression R², the share of the variance that is explained. In a session that was started
+            without classes, rows of a class that has no answer yet count as wrong.
 
         Raises:
             ArgumentError: there are no labels.
             LabelError: a label is none of the classes.
             RowError: there are no rows, or not one label for each.
         """
+        check_order(labels, ids if rows is None else rows)
         pool, wanted = self._rows(rows, ids)
         known = _own_labels(pool, wanted, isinstance(self.classes, tuple)) if labels is None else labels
-        answers = self.as_answers(known)
+        answers = self._known_answers(known)
         if len(answers) != len(wanted) or not answers:
             raise RowError(f"one label for each row was expected, found {len(wanted)} rows and {len(answers)} labels")
-        found = evaluate(self._trained().reader, pool, wanted, torch.tensor(answers), self.batch)
-        return found["r2" if self.task == "regress" else "accuracy"]
+        reader = self._trained().reader
+        with pool.keys_in_errors():
+            if self.task == "regress":
+                return evaluate(reader, pool, wanted, torch.tensor(answers), self.batch)["r2"]
+            return float((predictions.predict(reader, pool, wanted, self.batch) == np.asarray(answers)).mean())
 
     def _trained(self) -> Fit:
         if self.learner is None:
@@ -145,7 +165,7 @@ class SessionEstimator(ABC):
     def _rows(self, rows: Any, ids: Any) -> tuple[Pool, Tensor]:
         """The pool and the ids in it of what is to be predicted."""
         if rows is None:
-            return self.pool, self.pool.ids if ids is None else as_ids(ids)
+            return self.pool, self.pool.ids if ids is None else self.pool.ids_of(ids)
         if ids is not None:
             raise ArgumentError("pass new rows or ids= of rows of the session's pool, not both")
         if (
@@ -154,7 +174,9 @@ class SessionEstimator(ABC):
             and all(isinstance(row, int | np.integer) for row in rows)
         ):
             raise ArgumentError(f"rows were expected, found whole numbers ({rows[:3]!r} ...); {_BY_ID}")
-        pool = rows if isinstance(rows, Pool) else Pool.of(rows)
+        pool = self.pool.like(rows)
+        if pool.columns is not None and pool.columns == self.pool.columns:
+            return pool, pool.ids
         _check_inputs(self.pool.inputs(self.pool.ids[:1]), pool.inputs(pool.ids[:1]))
         return pool, pool.ids
 

@@ -1,12 +1,16 @@
-"""What a session says of itself: in one line, as a table for notebooks, and its rounds as columns."""
+"""What a session says about itself: in one line, as a table for notebooks, and its rounds as columns."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from labelwise.pool import Entry, Ledger
+import numpy as np
+
+from labelwise.io.frames import make_frame
+from labelwise.pool import Entry, Ledger, Pool
 
 if TYPE_CHECKING:
     from labelwise.session.session import Session
@@ -33,7 +37,7 @@ def html_table(session: Session) -> str:
         "labelled": len(session.ledger.labelled),
         "round": session.round,
         "recipe": session.recipe.name,
-        "learner": "none" if learner is None else type(learner).__name__,
+        "learner": "none" if learner is None else repr(learner),
         "task": session.task,
         "classes": "not known" if named is None else named,
         "seed": session.seed,
@@ -45,8 +49,8 @@ def html_table(session: Session) -> str:
     return f"<table><caption>Session</caption><tbody>{rows}</tbody></table>"
 
 
-def history_table(ledger: Ledger, estimates: Mapping[int, Any]) -> dict[str, list[Any]]:
-    """The rounds of a ledger as columns; `estimates` are by round."""
+def history_table(ledger: Ledger, estimates: Mapping[int, Any], pool: Pool) -> dict[str, list[Any]]:
+    """The rounds of a ledger about rows of a pool as columns; `estimates` are by round."""
     table: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     labelled: set[int] = set()
     rounds: dict[int, list[Entry]] = {}
@@ -54,10 +58,30 @@ def history_table(ledger: Ledger, estimates: Mapping[int, Any]) -> dict[str, lis
         rounds.setdefault(entry.round, []).append(entry)
     for number, entries in sorted(rounds.items()):
         ids = [row for entry in entries for row in entry.ids]
-        labelled.update(ids)
+        for entry in entries:
+            (labelled.difference_update if entry.is_retraction else labelled.update)(entry.ids)
         notes = {name: value for entry in entries for name, value in entry.notes.items() if name != "unasked"}
         answers = [label for entry in entries for label in entry.labels]
-        row = (number, len(labelled), ids, answers, entries[-1].strategy, notes, estimates.get(number))
+        row = (
+            number,
+            len(labelled),
+            pool.keys_of(ids).tolist(),
+            answers,
+            next((entry.strategy for entry in reversed(entries) if not entry.is_retraction), ""),
+            notes,
+            estimates.get(number),
+        )
         for name, value in zip(_COLUMNS, row, strict=True):
             table[name].append(value)
     return table
+
+
+def history_frame(table: dict[str, list[Any]], library: str) -> Any:
+    """The columns that `history_table` made as a frame of a library."""
+    rounds, columns = table["round"], {name: table[name] for name in _COLUMNS[1:]}
+    if library != "pandas":  # columns there have one type
+        for name in ("notes", "estimate"):
+            columns[name] = [None if value is None else json.dumps(value, default=str) for value in columns[name]]
+        whole = all(isinstance(row, int) and abs(row) < 2**63 for some in columns["ids"] for row in some)
+        columns["ids"] = [some if whole else [str(row) for row in some] for some in columns["ids"]]
+    return make_frame(library, "round", np.array(rounds, np.int64), columns)

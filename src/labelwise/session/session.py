@@ -8,8 +8,9 @@ first batch, "train" for each fit (initial weights and order of the data), "sele
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,29 +20,46 @@ import torch
 from torch import Tensor
 
 from labelwise import recipes
-from labelwise.errors import ArgumentError, LabelError, NeedError, RowError, StoreError
+from labelwise.callbacks import Callbacks
+from labelwise.errors import ArgumentError, LabelError, NeedError, RowError, StoreError, TrainingWarning
+from labelwise.io.arguments import check_whole
 from labelwise.io.sizes import parse_size
-from labelwise.labels.answers import check_ids, count_classes, resolve_classes, resolve_task
+from labelwise.labels.answers import (
+    check_class_numbers,
+    check_ids,
+    check_index,
+    check_no_input,
+    count_classes,
+    resolve_classes,
+    resolve_task,
+)
 from labelwise.labels.oracle import to_class_numbers, to_numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.recipes import Recipe
-from labelwise.rng import Key
+from labelwise.rng import Key, key_of
 from labelwise.selection import Selection, Strategy
+from labelwise.selection.progress import progress_to
 from labelwise.selection.read_pool import PoolReader, add_notes
+from labelwise.selection.reuse import RowCache, reusing
 from labelwise.selection.run import RunOptions, run_selection
-from labelwise.selection.validate import check_budget, key_of
+from labelwise.selection.validate import check_budget
 from labelwise.session import folder as store
 from labelwise.session import overview
+from labelwise.session.changes import SessionChanges
 from labelwise.session.estimator import SessionEstimator
 from labelwise.session.pending import PendingBatch
 from labelwise.shards import Shards
 from labelwise.shards.placement import Placement
 from labelwise.shards.ray import Ray, engine_of
 from labelwise.signals.read import Reader
-from labelwise.signals.spec import stored
+from labelwise.signals.spec import Weight, stored
+from labelwise.stats.estimate import running
+from labelwise.stats.training_warnings import warning_of
+from labelwise.theory.certificate import Certificate, approximation_ratio, certificate_of
 from labelwise.train import Fit, Learner, learner_of
-from labelwise.train.labelled_columns import labelled_rows, reader_for, rows_for_gradients
-from labelwise.train.learner import with_holdout_key
+from labelwise.train.labelled_columns import labelled_by_id, labelled_rows, reader_for, rows_for_gradients
+from labelwise.train.learner import read_batch, uses_weights, with_holdout_key
+from labelwise.train.progress import epochs_to
 
 
 @dataclass(frozen=True)
@@ -63,7 +81,7 @@ class SessionState:
     round: int = 0
 
 
-class Session(SessionEstimator):
+class Session(SessionEstimator, SessionChanges):
     """Active learning for people who own the loop.
 
     Attributes:
@@ -77,8 +95,8 @@ class Session(SessionEstimator):
         folder: where the session is stored, or None.
         ledger: all answers so far. Read it; add answers by `tell`.
         seconds: what the last `ask` spent on "read", "train" and "select".
-        estimate: accuracy and loss on the pool of the model that chose the last batch, estimated from that batch's
-            answers; None until the batch is answered, and for strategies whose draws do not allow an estimate.
+        batch_estimate: accuracy and loss on the free rows of the model that chose the last batch, estimated from that
+            batch's answers; None until the batch is answered, and for strategies whose draws do not allow an estimate.
 
     >>> import labelwise as lw
     >>> X = np.random.default_rng(0).normal(size=(100, 4)).astype("float32")
@@ -107,27 +125,30 @@ class Session(SessionEstimator):
         seed: int = 0,
         folder: str | Path | None = None,
         spill: str | Path | None = None,
-        batch: int = 256,
+        batch: int | None = None,
         max_memory: int | str | None = None,
         engine: str | Ray | None = None,
         half: bool = False,
         resume: bool = False,
+        callbacks: Any = None,
     ):
         """Start a session.
 
         Args:
-            pool: a Pool, or anything `Pool.of` takes: an array, a tensor, a list of texts, a Dataset.
+            pool: a Pool, or anything `Pool.of` takes: an array, a tensor, a list of texts, a frame, a Dataset.
             learner: a torch module or a function that makes one, a scikit-learn estimator, or a Learner. Strategies
                 that need no model need no learner.
-            recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe.
+            recipe: the name of a strategy, "first+then", a Strategy with parameters, or a Recipe; or "recommended",
+                which chooses one by what is available (docs/recommend.md) and says in the notes of each batch why.
             classes: the number of classes, or their names; None takes them from the pool where it knows them.
             task: "regress" if labels are numbers; None takes the task of the learner, else "classify".
-            weights: whether training uses the weights that rows were drawn with; None leaves it to the learner.
+            weights: whether training uses the weights that rows were drawn with; None leaves it to the recipe, of which
+                "bss" uses them, and to the learner.
             seed: the only source of chance.
             folder: a folder to store the session in; it must not hold one yet, unless `resume` is true. Answers are on
                 disk before `tell` returns, and `Session.load` continues from there.
             spill: a folder for memory-mapped files with the pool's signals, for pools larger than memory.
-            batch: rows in one forward pass.
+            batch: rows that the model reads at once; None: 256, and up to 4,096 for an estimator of scikit-learn.
             max_memory: limit on the memory of `ask` besides pool and model, such as "4GB". It counts the memory that
                 holds the signals: an accelerator's, the CPU's, or else files. A limit that is too small is refused,
                 and the error names the smallest that works.
@@ -137,6 +158,7 @@ class Session(SessionEstimator):
             resume: continue the session that `folder` holds, as `Session.load` does, or start it where there is none:
                 a cell of a notebook can be run twice. Recipe, seed, classes, pool and the other arguments that decide
                 about picks must be those it was started with.
+            callbacks: one `lw.Callback` or several, such as `lw.ProgressBar()`; docs/callbacks.md.
 
         Raises:
             ArgumentError, LabelError, NeedError, StoreError: an argument does not fit the others, or the folder
@@ -144,34 +166,63 @@ class Session(SessionEstimator):
         """
         if resume and folder is None:
             raise ArgumentError("resume=True continues the session in a folder; pass folder= too")
+        self._callbacks = Callbacks.of(callbacks)
         self._key = key_of(seed)
         self.pool = pool if isinstance(pool, Pool) else Pool.of(pool)
+        model = None if learner is None else learner_of(learner, task)
+        self.task = resolve_task(task, model)
+        self.classes = resolve_classes(classes, self.pool) if self.task == "classify" else None
+        self._is_open = self.task == "classify" and self.classes is None
+        self.folder = None if folder is None else Path(folder)
+        is_stored = self.folder is not None and resume and store.is_used(self.folder)
+        if recipe == recipes.RECOMMENDED:
+            recipe = self._recommended(model, max_memory, self.folder if is_stored else None)
         self.recipe = recipes.get(recipe)
-        self.learner = None if learner is None else self.recipe.learner(learner_of(learner, task))
+        if weights is not None and (self.recipe.weigh or self.recipe.train):
+            raise ArgumentError(
+                f"weights={weights}: recipe {self.recipe.name!r} says itself how rows are weighed or trained on; leave "
+                "one of the two out"
+            )
+        if model is None and self.recipe.weigh == "sabal":
+            raise NeedError(
+                f"recipe {self.recipe.name!r}: weigh sabal weighs rows for training, and the session has no learner; "
+                "pass one, or leave weigh sabal out"
+            )
+        given = self.recipe if weights is None else replace(self.recipe, weights=False)
+        self.learner = None if model is None else given.learner(model)
         if weights is not None and self.learner is not None:
             self.learner = recipes.weighing(self.learner, weights)
         if self.learner is not None:
             self.learner = with_holdout_key(self.learner, self._key.fold("holdout"))
         self.weights = weights
-        self.task = resolve_task(task, self.learner)
-        self.classes = resolve_classes(classes, self.pool) if self.task == "classify" else None
         if self.task == "regress":
             self.recipe = self.recipe.for_regression()
         self.seed = seed
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
-        self.estimate: dict[str, Any] | None = None
+        self.batch_estimate: dict[str, Any] | None = None
+        self._running: tuple[Any, dict[str, Any] | None] = (None, None)  # what it is from, and the estimate
         self._estimates: dict[int, dict[str, Any]] = {}  # by round
         spill_folder = None if spill is None else Path(spill)
+        if batch is None and self.folder is not None and is_stored:
+            batch = store.settings(self.folder)["batch"]
         self._pool_reader = PoolReader(
-            self.pool, batch, RunOptions.of(max_memory), engine_of(engine), spill_folder, bool(half)
+            self.pool,
+            read_batch(self.learner, self.pool)
+            if batch is None
+            else check_whole("batch, the rows read at once,", batch, 1),
+            RunOptions.of(max_memory),
+            engine_of(engine),
+            spill_folder,
+            bool(half),
         )
         self._fit: Fit | None = None
         self._fit_answers = 0  # how many answers it was trained on
         self._pending: PendingBatch | None = None
+        self._cache = RowCache()  # of distances that the next round reuses
         self._pending_reader: Reader | None = None  # the model that chose it; None in a session loaded since
         self._round = 0
-        self.folder = None if folder is None else Path(folder)
-        if self.folder is not None and resume and store.is_used(self.folder):
+        self._has_warned = False  # of training
+        if self.folder is not None and is_stored:
             self.ledger = self._load(self.folder)
         else:
             self.ledger = Ledger() if self.folder is None else store.create(self.folder, self._settings())
@@ -185,6 +236,7 @@ class Session(SessionEstimator):
         *,
         max_memory: int | str | None = None,
         engine: str | Ray | None = None,
+        callbacks: Any = None,
     ) -> Session:
         """Continue a session that is stored in a folder.
 
@@ -195,6 +247,7 @@ class Session(SessionEstimator):
             recipe: only for a strategy class of your own; otherwise the stored recipe is used.
             max_memory: as for a new session.
             engine: as for a new session.
+            callbacks: as for a new session.
 
         Returns:
             The session, with all answers, the last batch asked for, and the last fit where training continues from it.
@@ -218,17 +271,30 @@ class Session(SessionEstimator):
             engine=engine,
             folder=path,
             resume=True,
+            callbacks=callbacks,
         )
+
+    def _recommended(self, learner: Learner | None, max_memory: int | str | None, stored: Path | None) -> Recipe:
+        """The recipe recommended for this session; of a stored session the one it was started with."""
+        if stored is not None:
+            return store.recipe_of(stored, store.settings(stored))
+        classes = self.classes if isinstance(self.classes, int | None) else len(self.classes)
+        found = recipes.recommended(
+            learner, self.pool, task=self.task, classes=classes, max_memory=parse_size(max_memory)
+        )
+        return replace(recipes.get(found.recipe), recommended=f"{found.recipe}. {found.why}")
 
     def _load(self, folder: Path) -> Ledger:
         """Take over the session stored in `folder`; return its ledger."""
-        store.check(folder, store.settings(folder), self._settings())
+        self._changes, self._awaited = store.check(folder, store.settings(folder), self._settings())
+        self.classes = self.classes if self._changes.classes is None else self._changes.classes
         self.ledger = store.ledger(folder)
-        self._pending = pending = store.load_pending(folder, self._count_answers())
+        self._pending = pending = store.load_pending(folder, self.ledger)
         partly = pending is not None and not pending.is_complete(self.ledger)
         self._round = pending.round if pending is not None and partly else self._next_round()
         if self.learner is not None:
-            self._fit, self._fit_answers = store.load_fit(folder, self.learner)
+            self._fit, self._fit_answers = store.load_fit(folder, self.learner, self.ledger)
+            self._fit = None if self._fit is None else replace(self._fit, pool=self.pool)
         return self.ledger
 
     def __repr__(self) -> str:
@@ -241,12 +307,12 @@ class Session(SessionEstimator):
     @property
     def labelled(self) -> np.ndarray:
         """Ids (n,) of the rows that have an answer."""
-        return self.ledger.labelled.numpy()
+        return self.pool.keys_of(self.ledger.labelled)
 
     @property
     def free(self) -> np.ndarray:
         """Ids (m,) of the rows that have no answer yet."""
-        return self.ledger.free(self.pool.ids).numpy()
+        return self.pool.keys_of(self.ledger.free(self.pool.ids))
 
     @property
     def round(self) -> int:
@@ -282,53 +348,114 @@ class Session(SessionEstimator):
             progress: a function of (done, total) that is called from time to time while picks are made.
 
         Returns:
-            The picks: ids (k,), weights, scores and notes. Asking again without telling returns the same.
+            The picks: ids (k,), weights, scores and notes. Asking again without telling returns the same. Ids are
+            what the user calls the rows: numbers, or the texts, tuples or other keys the pool was made with.
 
         Raises:
             BudgetError: k is not a whole number from 1 to the number of free rows.
             NeedError: the recipe needs a model or a signal that is not there.
             MemoryLimitError: `max_memory` is too small; the error names the smallest that works.
         """
+        self._require_all_rows()
         free = self.ledger.free(self.pool.ids)
         k = check_budget(k, len(free))
         options = self._pool_reader.options.with_progress(progress)
+        options = options.with_progress(self._callbacks.progress("select", progress))
         self.seconds = {"read": 0.0, "select": 0.0, "train": 0.0}
         strategy = self._next_strategy()
-        picks = self._select(strategy, k, options)
+        with self.pool.keys_in_errors():
+            picks = self._select(strategy, k, options)
         self._pending_reader = self._fit.reader if self._fit is not None and self._fit_is_current() else None
         self._round = self._next_round()
         has_model = self._pending_reader is not None
-        self._pending = PendingBatch.of(strategy, picks, self._round, self._count_answers(), len(free), has_model)
+        self._pending = PendingBatch.of(
+            strategy, picks, self._round, self._count_answers(), len(free), has_model, len(self.pool)
+        )
         if self.folder is not None:
-            store.save_pending(self.folder, self._pending)
+            store.save_pending(self.folder, self._pending, self.ledger)
+        picks = replace(picks, ids=self.pool.keys_of(picks.ids), library=self.pool.library)
+        self._callbacks.call("on_selection", picks)
         return picks
 
     def tell(self, ids: Any, labels: Any) -> None:
         """Record answers: all of them or, on an error, none.
 
-        With a folder, the answers are on disk when this returns.
+        With a folder, the answers are on disk when this returns. In a session that was started without classes, names
+        of new classes become classes, as by `add_classes`.
 
         Args:
-            ids: (n,) distinct rows of the pool, asked for or not. Telling a row again corrects its label.
-            labels: (n,) class numbers or names, or numbers in regression.
+            ids: (n,) distinct rows of the pool, asked for or not. Telling a row again corrects its label; `retract`
+                takes an answer back.
+            labels: (n,) class numbers or names, or numbers in regression, in the order of the ids.
 
         Raises:
             RowError: an id is not in the pool, or is given twice.
-            LabelError: a label is none of the classes, or there is not one label for each id.
+            LabelError: a label is none of the classes, there is not one label for each id, or the index of a Series of
+                labels has the ids in another order, or those of other rows.
         """
-        rows = check_ids(ids)
-        answers = self.as_answers(labels)
+        self._require_all_rows()
+        rows = check_ids(ids, self.pool)
+        check_index(labels, ids, self.pool)
+        check_no_input(labels, self.pool)
+        new_classes = self._found_classes(labels)
+        answers = self._class_numbers(labels, new_classes) if new_classes else self.as_answers(labels)
         if len(rows) != len(answers):
             raise LabelError(f"one label for each id was expected, found {len(rows)} ids and {len(answers)} labels")
         self._check_rows(torch.tensor(rows, dtype=torch.int64))
         if not rows:
             return
+        if self._is_open and self.classes is None:
+            check_class_numbers(answers, len(self.pool))
+        if new_classes:
+            self.add_classes(new_classes)
         weights = [1.0] * len(rows) if self._pending is None else self._pending.weights_of(rows)
         notes = {} if self._pending is None else self._pending.notes_for(rows)
-        self.ledger.add(self._round, rows, answers, weights, self.recipe.name, notes)
-        self.estimate = self._estimate()
-        if self.estimate is not None:
-            self._estimates[self._round] = self.estimate
+        self.ledger.add(self._round, rows, answers, weights, self.recipe.name, notes, self._names_of(rows))
+        self.batch_estimate = self._estimate()
+        if self.batch_estimate is not None:
+            self._estimates[self._round] = self.batch_estimate
+
+    @property
+    def law(self) -> dict[str, Any]:
+        """What is known of the draws of the last batch, as the ledger notes it; empty without a known law."""
+        return {} if self._pending is None else self._pending.law
+
+    @property
+    def design(self) -> dict[str, Any]:
+        """Notes on the joint design of all labels and the last batch, as the ledger has them; empty without weights."""
+        return {} if self._pending is None else self._pending.design
+
+    @property
+    def estimate(self) -> dict[str, Any] | None:
+        """How good the model trained on all answers so far is over the pool, each number with a 95 % interval.
+
+        From all answers, each row predicted by a model that was not trained on it: the first look after new answers
+        trains ten models. Corrected for how the rows were drawn, so it needs rounds that were drawn with known
+        probabilities ("random", "bss", "leverage", also as a first batch); rows that were chosen otherwise later, or
+        told without being asked for, do not bias it. docs/methods/weights.md has the formula.
+
+        Returns:
+            "labels", the rows it is from; "pool", the rows it is about; and the intervals "accuracy" and "nll", or
+            "mse" and "rmse" in regression, each with "value", "low" and "high". None without a learner, or with fewer
+            than ten rows drawn with known probabilities.
+
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X = np.random.default_rng(0).normal(size=(500, 3))
+        >>> al = Session(X, LogisticRegression(), "random", classes=2)
+        >>> ids = al.ask(60).ids
+        >>> al.tell(ids, (X[ids, 0] > 0).astype(int))
+        >>> found = al.estimate["accuracy"]
+        >>> found["low"] < found["value"] <= found["high"]
+        True
+        """
+        state = self._count_answers(), len(self.pool), self.classes
+        if self.learner is not None and self._running[0] != state:
+            self._require_all_rows()
+            classes = count_classes(self.task, self.classes, self.ledger.labels)
+            key = self._key.fold("estimate", len(self.ledger.labelled))
+            with self.pool.keys_in_errors(), epochs_to(self._callbacks.epoch if self._callbacks else None):
+                self._running = state, running(self.learner, self.pool, self.ledger, classes, key)
+        return self._running[1]
 
     def as_answers(self, labels: Any) -> list[int] | list[float]:
         """Convert labels to what the ledger stores.
@@ -343,6 +470,10 @@ class Session(SessionEstimator):
             LabelError: a label is none of the classes, or not a finite number.
         """
         return to_numbers(labels) if self.task == "regress" else to_class_numbers(labels, self.classes)
+
+    def _known_answers(self, labels: Any) -> list[int] | list[float]:
+        # A name that has no answer yet gets a number that no model predicts.
+        return self._class_numbers(labels, self._found_classes(labels)) if self._is_open else self.as_answers(labels)
 
     def fit(self) -> Fit:
         """Train on all answers so far, unless the last fit already did.
@@ -363,13 +494,63 @@ class Session(SessionEstimator):
             )
         if not len(self.ledger.labelled):
             raise LabelError("there is no answer to train on yet: label the rows of ask(k), then tell(ids, labels)")
+        self._require_all_rows()
         began = time.perf_counter()
-        self._fit = self._train(self.learner, self.ledger)
+        with self.pool.keys_in_errors():
+            self._fit = self._train(self.learner, self.ledger)
+        if self._dropped:
+            self._fit = replace(self._fit, notes={**self._fit.notes, "restarted": self._dropped})
+            self._dropped = ""
         self._fit_answers = self._count_answers()
+        if self._certifies:
+            notes = {**self._fit.notes, "certificate": self.certificate().notes()}
+            self._fit = replace(self._fit, notes=notes)
         self.seconds["train"] += time.perf_counter() - began
+        self._warn_of_training(self._fit)
         if self.folder is not None:
-            store.save_fit(self.folder, self._fit, self._fit_answers)
+            store.save_fit(self.folder, self._fit, self._fit_answers, self.ledger)
+        self._callbacks.call("on_fit", self._fit)
         return self._fit
+
+    @property
+    def _certifies(self) -> bool:
+        return self.recipe.certify not in (None, "none")
+
+    def certificate(self) -> Certificate:
+        """How much of the pool the labels so far see, with the weights that training gives them.
+
+        In the embedding of the model, which is trained if need be; without a learner, in the features of the rows.
+
+        Raises:
+            LabelError: there is no answer yet.
+
+        >>> al = Session(np.random.default_rng(0).normal(size=(300, 5)), recipe="random", classes=2)
+        >>> al.tell(range(3), [0, 1, 0])
+        >>> al.certificate().sentence()
+        'Your labels see 61 % of what varies in the pool.'
+        """
+        self._require_all_rows()
+        if not len(self.ledger.labelled):
+            raise LabelError("there is no answer to certify yet: label the rows of ask(k), then tell(ids, labels)")
+        fit = None if self.learner is None else self.fit()
+        ids = labelled_by_id(self.ledger).ids
+        weights = None if fit is None else fit.published.get(Weight())
+        if weights is None and (fit is None or uses_weights(self.learner)):
+            weights = self.ledger.joint_weights(len(self.pool))[self.ledger.labelled.argsort()]
+        with self.pool.keys_in_errors():
+            return certificate_of(None if fit is None else fit.reader, self.pool, ids, weights, self.batch)
+
+    def _warn_of_training(self, fit: Fit) -> None:
+        """Warn, once in a session, of a fit that has hardly learnt; the notes of each fit say it anyway."""
+        found = warning_of(fit.notes)
+        if found and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"the fit on {len(fit.ids)} labels: {found}. fit().notes has the warning of each fit; this session "
+                "warns once",
+                TrainingWarning,
+                stacklevel=3,
+            )
 
     def state(self) -> SessionState:
         """Return what the session has learnt so far, for `restore` of a session on the same pool.
@@ -416,12 +597,12 @@ class Session(SessionEstimator):
             self.ledger.append(entry)
         self._fit, self._fit_answers = state.fit, state.fit_answers
         self._pending, self._pending_reader, self._round = state.pending, None, state.round
-        self.estimate, self._estimates = None, {}
+        self.batch_estimate, self._estimates, self._running = None, {}, (None, None)
         if self.folder is not None:
             if self._pending is not None:
-                store.save_pending(self.folder, self._pending)
+                store.save_pending(self.folder, self._pending, self.ledger)
             if self._fit is not None:
-                store.save_fit(self.folder, self._fit, self._fit_answers)
+                store.save_fit(self.folder, self._fit, self._fit_answers, self.ledger)
 
     def check_memory(self, k: int, n: int = 1) -> None:
         """Check now that `max_memory` is large enough for each of the next batches; without a limit, do nothing.
@@ -469,7 +650,7 @@ class Session(SessionEstimator):
         if cold is None:
             # A model that has seen one class says the same of every row: choose as for the first batch.
             cold = not len(self.ledger.labelled) or (self.task == "classify" and len(self.ledger.labels.unique()) == 1)
-        strategy = self.recipe.start if cold else self.recipe.strategy
+        strategy = self.recipe.chooser(cold)
         return strategy.with_history(self.history()) if strategy.needs.history else strategy
 
     def _select(self, strategy: Strategy, k: int, options: RunOptions) -> Selection:
@@ -477,32 +658,52 @@ class Session(SessionEstimator):
         done = len(self.ledger.labelled)
         key = self._key.fold("select", done) if done else self._key.fold("start")
         began, trained = time.perf_counter(), self.seconds["train"]
-        with self.rows(strategy, k) as (candidates, labelled, _):
+        with ExitStack() as stack:
+            with progress_to(self._callbacks.progress("read")):
+                candidates, labelled, _ = stack.enter_context(self.rows(strategy, k))
             self.seconds["read"] = time.perf_counter() - began - (self.seconds["train"] - trained)
             began = time.perf_counter()
             if self._pool_reader.cluster is None:  # a worker on another machine may not reach the folder
                 options = options.with_checkpoint_in(self.folder)
-            picks = run_selection(strategy, candidates, labelled, k, key, options)
+            cache = self._cache if self._cache.is_allowed(candidates.n, labelled.n, options.limit) else None
+            with reusing(cache):
+                picks = run_selection(strategy, candidates, labelled, k, key, options)
             picks = add_notes(picks, candidates, self._fit, strategy.needs.pool)
+            if self._certifies and done:
+                picks = replace(picks, notes={**picks.notes, **self._certificate_notes(picks)})
+            if self.recipe.recommended:
+                picks = replace(picks, notes={**picks.notes, recipes.RECOMMENDED: self.recipe.recommended})
             self.seconds["select"] = time.perf_counter() - began
         return picks
 
+    def _certificate_notes(self, picks: Selection) -> dict[str, Any]:
+        """The approximation ratio of a batch, where the model gives it; without a learner the certificate of labels."""
+        if self.learner is None:
+            return {"certificate": self.certificate().notes()}
+        if self._fit is None or not self._fit_is_current():
+            return {}
+        labelled = labelled_by_id(self.ledger)
+        ratio = approximation_ratio(self._fit.reader, self.pool, labelled, torch.from_numpy(picks.ids), self.batch)
+        return {} if ratio is None or not np.isfinite(ratio.value) else {"approximation_ratio": ratio.value}
+
     def _train(self, learner: Learner, ledger: Ledger) -> Fit:
         order = ledger.labelled.argsort()
-        return learner.fit(
-            self.pool,
-            ledger.labelled[order],
-            ledger.labels[order],
-            weights=ledger.weights[order],
-            classes=count_classes(self.task, self.classes, ledger.labels),
-            key=self._key.fold("train", len(order)),
-            previous=self._fit,
-        )
+        with epochs_to(self._callbacks.epoch if self._callbacks else None):
+            fit = learner.fit(
+                self.pool,
+                ledger.labelled[order],
+                ledger.labels[order],
+                weights=ledger.joint_weights(len(self.pool))[order],
+                classes=count_classes(self.task, self.classes, ledger.labels),
+                key=self._key.fold("train", len(order)),
+                previous=self._fit,
+            )
+        return replace(fit, pool=self.pool)
 
     def _estimate(self) -> dict[str, Any] | None:
         """What the last batch says about the model that chose it, once every row of it has its answer."""
         pending = self._pending
-        if pending is None or not pending.estimator or not pending.is_complete(self.ledger):
+        if pending is None or not pending.can_estimate or not pending.is_complete(self.ledger):
             return None
         if self._pending_reader is None and self.learner is not None:  # loaded since: equal answers, equal model
             before = pending.ledger_before(self.ledger)
@@ -517,22 +718,29 @@ class Session(SessionEstimator):
         return tuple(
             {**entry.notes, "ids": [row for row in entry.ids if row not in entry.notes.get("unasked", ())]}
             for entry in self.ledger
+            if not entry.is_retraction
         )
 
-    def history_table(self) -> dict[str, list[Any]]:
-        """Return the rounds as columns; `pandas.DataFrame(al.history_table())` makes a frame of them.
+    def history_table(self, like: str | None = None) -> Any:
+        """Return the rounds as columns.
+
+        Args:
+            like: "pandas", "polars" or "pyarrow" for a frame; None for a dictionary of lists.
 
         Returns:
-            Lists of equal length, one entry for each round: "round"; "labels", how many rows were labelled after it;
-            "ids" and "answers", what was told in it (class numbers, or numbers in regression); "recipe"; "notes",
-            those that the strategy wants back; "estimate", as the attribute, None for rounds told in another process.
+            Columns of equal length, one entry for each round: "round"; "labels", how many rows were labelled after it;
+            "ids" and "answers", what was told in it (class numbers, numbers in regression, None for an answer that
+            was taken back); "recipe"; "notes", those that the strategy wants back; "estimate", as `batch_estimate`,
+            None for rounds told in another process. In pandas the round is the index; in polars and Arrow ids that
+            are no numbers, notes and estimates are texts.
 
         >>> al = Session(np.eye(3), recipe="random", classes=2)
         >>> al.tell([0, 2], [1, 0])
         >>> al.history_table()["labels"]
         [2]
         """
-        return overview.history_table(self.ledger, self._estimates)
+        table = overview.history_table(self.ledger, self._estimates, self.pool)
+        return table if like is None else overview.history_frame(table, like)
 
     def _count_answers(self) -> int:
         """How many answers were given, corrections counted: a fit belongs to a state of the ledger."""
@@ -558,6 +766,7 @@ class Session(SessionEstimator):
             **({} if self.weights is None else {"weights": self.weights}),
             **({"half": True} if self._pool_reader.half else {}),
             "recipe": self.recipe.settings(),
+            **({recipes.RECOMMENDED: self.recipe.recommended} if self.recipe.recommended else {}),
             "seed": int(self.seed),
             "classes": self.classes if isinstance(self.classes, int | None) else list(self.classes),
             "batch": self.batch,
