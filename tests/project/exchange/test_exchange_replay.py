@@ -1,4 +1,4 @@
-"""A labelled project as a report and as a simulation."""
+"""A labelled project as a simulation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import pytest
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
+from fake_project import digits_table
 from labelwise.bench.suite.replay import ONLY, replay_of
 from labelwise.cli import app
 from labelwise.errors import BudgetError, LabelError
 from labelwise.project import Project, Settings
 from labelwise.project.loop.rounds import finish_round, make_round
-from labelwise.project.loop.snapshot import last_seq
-from labelwise.server.report_file import Point, curve_points, report_html, svg
 from labelwise.stats.record import read_records
 
-X, Y = load_digits(return_X_y=True)
+Y = load_digits().target
 N = 240
 
 
@@ -27,64 +26,15 @@ N = 240
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of 240 digits, three rounds of 24 of which are labelled."""
     folder = tmp_path_factory.mktemp("digits")
-    names = [f"p{j}" for j in range(64)]
-    lines = [",".join(names)] + [",".join(f"{value:g}" for value in row) for row in X[:N]]
-    (folder / "digits.csv").write_text("\n".join(lines) + "\n")
-    settings = Settings(
-        name="digits", kind="table", source="../digits.csv", columns=tuple(names), classes=tuple("0123456789"), k=24
-    )
-    with closing(Project.create(folder / "project", settings)) as project:
+    with closing(Project.create(folder / "project", digits_table(folder, N, 24))) as project:
         for number in (1, 2, 3, 4):
-            after = last_seq(project.store)
+            after = project.store.last_seq()
             assert make_round(project, number, after)
             if number > 1:
                 finish_round(project, number, after)
             while number < 4 and (task := project.store.next_task("ann")) is not None:
                 project.store.answer(task.token, "ann", "label", str(Y[task.row]), 4.0)
     return folder / "project"
-
-
-def test_the_report_shows_meter_curve_classes_and_people(digits: Path, tmp_path: Path) -> None:
-    with closing(Project.open(digits)) as project:
-        curve, rows = curve_points(project)
-        meter = project.meter()
-        project.store.change("<b>bob</b>", 5, "label", "9", "odd")
-        page = report_html(project)
-        project.store.undo("<b>bob</b>")
-    assert len(curve) == 3
-    assert curve[-1].labels == 61
-    assert rows == 11  # 15 % of 72
-    assert meter is not None
-    assert meter.score is not None
-    assert curve[-1].value == pytest.approx(meter.score.value)
-    assert all(one.low <= one.value <= one.high for one in curve)
-    assert "<svg" in page
-    assert "Accuracy by number of labels" in page
-    assert "&lt;b&gt;bob&lt;/b&gt;" in page
-    assert "<b>bob" not in page
-    assert "4.0" in page
-    for words in meter.words:
-        assert words[:20].replace("'", "&#x27;").split(" %")[0] in page
-    run = CliRunner().invoke(app, ["report", str(digits), "--to", str(tmp_path / "r.html")])
-    assert run.exit_code == 0, run.output
-    again = CliRunner().invoke(app, ["report", str(digits), "--to", str(tmp_path / "r.html")])
-    assert "already exists" in str(again.exception)
-
-
-def test_a_curve_stays_inside_its_frame() -> None:
-    for curve in (
-        [Point(10, 1.0, 1.0, 1.0), Point(20, 1.0, 1.0, 1.0)],
-        [Point(10, 0.0, 0.0, float("inf")), Point(20, 0.0, 0.0, float("inf"))],
-        [Point(5, 1200.0, 3.0, float("inf")), Point(6, 0.5, 0.1, 5e4)],
-    ):
-        drawn = svg(curve, "x", percent=False)
-        assert "nan" not in drawn
-        assert "inf" not in drawn
-        numbers = [
-            float(y) for part in drawn.split('points="')[1:] for y in part.split('"')[0].replace(",", " ").split()
-        ]
-        assert min(numbers) >= 0
-        assert max(numbers) <= 720
 
 
 def test_rows_and_splits_of_a_replay(digits: Path) -> None:

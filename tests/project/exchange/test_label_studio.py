@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -10,12 +9,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import label_studio as script  # it recorded the exchanges, and makes the same projects again
 from labelwise.cli import app
 from labelwise.errors import ArgumentError, LabelError, StoreError
 from labelwise.project import Project
@@ -27,21 +26,6 @@ from labelwise.project.exchange.studio_sync import FILE, control_in, pull, push,
 RECORDED = Path(__file__).parents[2] / "data" / "label_studio"
 PERSONAL = "aaaa.bbbb.cccc"
 Reply = tuple[int, Any]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """The script that recorded the exchanges; it makes the same projects again."""
-    path = Path(__file__).parents[3] / "benchmarks" / "label_studio.py"
-    spec = importlib.util.spec_from_file_location("label_studio_script", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass
@@ -105,7 +89,7 @@ def replaying(name: str) -> Fake:
     return Fake(answer)
 
 
-def test_push_and_pull_as_recorded(script: ModuleType, tmp_path: Path) -> None:
+def test_push_and_pull_as_recorded(tmp_path: Path) -> None:
     fake = replaying("texts")
     with serving(fake) as url, closing(script.texts(tmp_path / "texts")) as project:
         script.with_key(project, url, "texts")
@@ -144,7 +128,7 @@ def test_test_rows_carry_no_prediction() -> None:
     assert {task["data"]["al_why"] for task in sent} == {"The model hesitates.", "Drawn at random."}
 
 
-def test_numbers_as_recorded(script: ModuleType, tmp_path: Path) -> None:
+def test_numbers_as_recorded(tmp_path: Path) -> None:
     with serving(replaying("numbers")) as url, closing(script.numbers(tmp_path / "numbers")) as project:
         script.with_key(project, url, "numbers")
         client = Client(url, PERSONAL)
@@ -155,7 +139,7 @@ def test_numbers_as_recorded(script: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["export_json", "export_json_min"])
-def test_its_own_exports_are_imported(script: ModuleType, tmp_path: Path, name: str) -> None:
+def test_its_own_exports_are_imported(tmp_path: Path, name: str) -> None:
     with closing(script.texts(tmp_path / "texts")) as project:
         found = read_labels(RECORDED / f"{name}.json", kind="text", text="body")
         changes = plan(project, found)
@@ -247,7 +231,7 @@ def test_addresses_and_tokens_are_checked() -> None:
     assert not is_local("http://label.example.org")
 
 
-def test_a_broken_off_push_finds_its_project(script: ModuleType, tmp_path: Path) -> None:
+def test_a_broken_off_push_finds_its_project(tmp_path: Path) -> None:
     """The project was made, and then the connection broke before its number came back."""
     made: list[Any] = []
     theirs = {"id": 7, "parsed_label_config": _config(["good", "bad"])}
@@ -278,7 +262,7 @@ def test_a_broken_off_push_finds_its_project(script: ModuleType, tmp_path: Path)
             pull(project, client, project_id=8)
 
 
-def test_the_wrong_project_is_noticed(script: ModuleType, tmp_path: Path) -> None:
+def test_the_wrong_project_is_noticed(tmp_path: Path) -> None:
     with closing(script.texts(tmp_path / "texts")) as project:
         with pytest.raises(LabelError, match="no choice 'bad'"):
             control_in({"id": 1, "title": "x", "parsed_label_config": _config(["good"])}, project, ("good", "bad"))
@@ -288,7 +272,7 @@ def test_the_wrong_project_is_noticed(script: ModuleType, tmp_path: Path) -> Non
             pull(project, Client("http://127.0.0.1:1", "0" * 40))
 
 
-def test_foreign_tasks_and_classes_are_left_alone(script: ModuleType, tmp_path: Path) -> None:
+def test_foreign_tasks_and_classes_are_left_alone(tmp_path: Path) -> None:
     choice = lambda value: [{"from_name": "label", "value": {"choices": value}}]  # noqa: E731
     key = "000000000000000a"
 
@@ -325,7 +309,7 @@ def test_the_command_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "NO_SUCH_TOKEN" in str(run.exception)
 
 
-def test_the_command_pushes_and_pulls(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_pushes_and_pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project: Project = script.numbers(tmp_path / "numbers")
     project.close()
     monkeypatch.setenv("STUDIO", PERSONAL)
@@ -352,7 +336,7 @@ def test_the_command_pushes_and_pulls(script: ModuleType, tmp_path: Path, monkey
         assert "3 tasks have no annotation yet" in run.output
 
 
-def test_what_people_have_answered_is_not_pushed(script: ModuleType, tmp_path: Path) -> None:
+def test_what_people_have_answered_is_not_pushed(tmp_path: Path) -> None:
     """With two people for each row, one answer and a skip leave it open."""
     sent: list[Any] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import shutil
@@ -20,18 +21,20 @@ import pytest
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
+from fake_project import digits_table, work
 from labelwise.cli import app
 from labelwise.errors import ArgumentError, MemoryLimitError, SourceError, StoreError
 from labelwise.project import Project, Settings
 from labelwise.project.loop.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
 from labelwise.project.loop.holdout import interleaved, reserve, slice_size
-from labelwise.project.loop.rounds import make_round, read_model
-from labelwise.project.loop.snapshot import last_seq, take_snapshot
-from labelwise.project.loop.worker import run, step, worker_lock
+from labelwise.project.loop.rounds import make_round
+from labelwise.project.loop.snapshot import take_snapshot
+from labelwise.project.loop.stored_model import read_model
+from labelwise.project.loop.worker import Waits, run, worker_lock
 from labelwise.project.project import check_store_address
 from labelwise.rng import Key
 
-X, Y = load_digits(return_X_y=True)
+Y = load_digits().target
 N = 260
 
 
@@ -39,13 +42,7 @@ N = 260
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of 260 digits as rows of a table, which nobody has touched yet."""
     folder = tmp_path_factory.mktemp("digits")
-    names = [f"p{j}" for j in range(64)]
-    lines = [",".join(names)] + [",".join(f"{value:g}" for value in row) for row in X[:N]]
-    (folder / "digits.csv").write_text("\n".join(lines) + "\n")
-    settings = Settings(
-        name="digits", kind="table", source="../digits.csv", columns=tuple(names), classes=tuple("0123456789"), k=12
-    )
-    Project.create(folder / "project", settings).close()
+    Project.create(folder / "project", digits_table(folder, N, 12)).close()
     return folder
 
 
@@ -65,16 +62,6 @@ def label_all(project: Project, most: int = 10**9) -> int:
     return count
 
 
-def work(project: Project) -> None:
-    """What the worker does until it has to wait."""
-    heartbeat = HeartbeatWriter(project.folder)
-    try:
-        while step(project, heartbeat):
-            pass
-    finally:
-        heartbeat.close("stopped")
-
-
 @pytest.mark.slow
 def test_a_limit_on_memory_is_checked_when_it_is_given_and_decides_no_pick(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +72,7 @@ def test_a_limit_on_memory_is_checked_when_it_is_given_and_decides_no_pick(
 
     def label(*words: str) -> BaseException | None:
         named = ["--features", ",".join(f"p{j}" for j in range(64)), "--classes", ",".join("0123456789"), "-k", "12"]
+        named += ["--recipe", "typiclust+badge"]  # that of the other project, whatever is recommended
         return CliRunner().invoke(app, ["label", str(made / "digits.csv"), *named, *words]).exception
 
     new = str(tmp_path / "new")
@@ -136,9 +124,9 @@ def test_rounds_test_slice_and_models(made: Path, tmp_path: Path) -> None:
         assert meter is not None
         assert (meter.labels, meter.round) == (model.labels, 4)
         assert meter.score is not None
-        assert "Too early to tell" in " ".join(meter.words)
+        assert "What was saved can be estimated after about" in " ".join(meter.words)
         why = next(pick.why for pick in project.store.picks(4) if pick.slice == "chosen")
-        assert "model" in why["words"]
+        assert why["words"].startswith(("Between", "Perhaps", "Probably"))
         assert sum(why["probs"].values()) <= 1.0001
         assert "random" in next(pick.why["words"] for pick in picks if pick.slice == "test")
         session = project.session()
@@ -151,7 +139,7 @@ def test_the_same_events_give_the_same_picks(made: Path, tmp_path: Path) -> None
     with copied(made, tmp_path) as project:
         work(project)
         label_all(project)
-        after = last_seq(project.store)
+        after = project.store.last_seq()
         project.close()
         shutil.copytree(tmp_path / "copy", tmp_path / "other")
     found = []
@@ -174,7 +162,7 @@ def test_the_next_round_comes_when_few_picks_are_left(made: Path, tmp_path: Path
         label_all(project, most=1)  # 3 of 12 are left: a quarter
         work(project)
         assert len(project.store.rounds()) == 2
-        assert project.store.rounds()[1].after == last_seq(project.store)
+        assert project.store.rounds()[1].after == project.store.last_seq()
 
 
 def test_skipped_rows_are_never_picked_again_and_corrections_count(made: Path, tmp_path: Path) -> None:
@@ -186,13 +174,13 @@ def test_skipped_rows_are_never_picked_again_and_corrections_count(made: Path, t
             skipped += [task.row] if kind == "unsure" else []
             project.store.answer(task.token, "ann", kind, str(Y[task.row]) if kind == "label" else None, 2.0)
         work(project)
-        known = take_snapshot(project.store, project.settings, project.reserve, last_seq(project.store))
+        known = take_snapshot(project.store, project.settings, project.reserve, project.store.last_seq())
         assert skipped
         assert not set(skipped) & (set(known.train) | set(known.test))
         assert not set(skipped) & {pick.row for pick in project.store.picks(2)}
         row = next(iter(known.train))
         project.store.change("ann", row, "label", "7", "a token")
-        again = take_snapshot(project.store, project.settings, project.reserve, last_seq(project.store))
+        again = take_snapshot(project.store, project.settings, project.reserve, project.store.last_seq())
         assert again.train[row] == 7
 
 
@@ -207,7 +195,7 @@ def test_labels_from_elsewhere_train_but_never_test_before_their_turn(made: Path
         assert round_.strategy == "badge"
         tests = [pick.row for pick in project.store.picks(1) if pick.slice == "test"]
         assert tests == aside[1 : 1 + len(tests)]
-        known = take_snapshot(project.store, project.settings, project.reserve, last_seq(project.store))
+        known = take_snapshot(project.store, project.settings, project.reserve, project.store.last_seq())
         assert set(known.train) == set(free)
         assert set(known.test) == {aside[0]}
 
@@ -234,7 +222,7 @@ def test_until_every_row_is_picked(tmp_path: Path) -> None:
         assert meter.score.value < 0.5  # of a standard deviation of 1.8
         assert meter.stop
         assert meter.labels + meter.test == 29  # row 3 holds no number
-        known = take_snapshot(project.store, settings, project.reserve, last_seq(project.store))
+        known = take_snapshot(project.store, settings, project.reserve, project.store.last_seq())
         assert "row 3" in known.unusable[0]
 
 
@@ -279,7 +267,7 @@ def test_killed_before_the_meter_it_measures_later(made: Path, tmp_path: Path) -
     with copied(made, tmp_path) as project:
         work(project)
         label_all(project)
-        assert make_round(project, 2, last_seq(project.store))  # and no finish_round: killed here
+        assert make_round(project, 2, project.store.last_seq())  # and no finish_round: killed here
         assert project.meter() is None
         work(project)
         meter = project.meter()
@@ -288,29 +276,31 @@ def test_killed_before_the_meter_it_measures_later(made: Path, tmp_path: Path) -
         assert len(project.store.rounds()) == 2
 
 
-def test_one_worker_at_a_time(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.project.loop.worker.LOCK_SECONDS", 0.1)
+def test_one_worker_at_a_time(made: Path, tmp_path: Path) -> None:
     with copied(made, tmp_path) as project:
         with worker_lock(project.folder), pytest.raises(StoreError, match="already running"):
-            run(project.folder, once=True)
+            run(project.folder, once=True, waits=Waits(lock=0.1))
         run(project.folder, once=True)
         assert len(project.store.rounds()) == 1
 
 
 @pytest.mark.slow
-def test_the_worker_of_a_second_page_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelwise.project.loop.worker.LOCK_SECONDS", 0.0)
+def test_the_worker_of_a_second_page_waits_for_its_turn(tmp_path: Path) -> None:
+    at_once = Waits(lock=0.0)
     got = threading.Event()
 
     def second() -> None:
-        with worker_lock(tmp_path, os.getppid()):
+        with worker_lock(tmp_path, os.getppid(), at_once):
             got.set()
 
     with worker_lock(tmp_path):
         waiting = threading.Thread(target=second)
         waiting.start()
         assert not got.wait(0.5)
-        with pytest.raises(SystemExit), worker_lock(tmp_path, os.getpid()):  # not the process that started this one
+        with (
+            pytest.raises(SystemExit),
+            worker_lock(tmp_path, os.getpid(), at_once),
+        ):  # not the process that started this one
             pass
     waiting.join(10)
     assert got.is_set()
@@ -324,13 +314,11 @@ def test_an_error_is_said_and_logged_and_the_worker_goes_on(
     def fails(*_: object) -> bool:
         raise SourceError("the disk is upside down")
 
-    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
     with copied(made, tmp_path) as project:
         with monkeypatch.context() as patched:
             patched.setattr(worker, "make_round", fails)
             heartbeat = HeartbeatWriter(project.folder)
-            assert worker._try_step(project, heartbeat)
+            assert worker._try_step(project, heartbeat, waits=Waits(poll=0.01, retry=0.1))
             found = read_heartbeat(project.folder)
             heartbeat.close("stopped")
         assert (found.state, found.message) == ("failed", "the disk is upside down")
@@ -345,6 +333,9 @@ def test_a_silent_worker_is_dead(tmp_path: Path) -> None:
     assert read_heartbeat(tmp_path).state == "training"
     Heartbeat("training", "round 3", 1.0, 3, 1, time.time() - 100).write(tmp_path)
     assert read_heartbeat(tmp_path).state == "dead"
+    Heartbeat("training", "round 3", 1.0, 3, 1, time.time() + 86400).write(tmp_path)
+    assert read_heartbeat(tmp_path).state == "dead"
+    assert "the clock of this machine was set back" in read_heartbeat(tmp_path).message
     (tmp_path / "worker.json").write_text("{")
     assert "cannot be read" in read_heartbeat(tmp_path).message
 
@@ -438,3 +429,22 @@ def test_status_says_where_a_project_stands(made: Path, tmp_path: Path) -> None:
     found = json.loads(CliRunner().invoke(app, ["status", folder, "--json"]).output)
     assert found["progress"]["labels"] == 12
     assert found["meter"]["labels"] == 10
+
+
+def test_a_model_that_knows_its_own_rows_no_better_than_chance_is_in_the_notes_of_the_round(tmp_path: Path) -> None:
+    lines = ["a,b", *(f"{i % 2},{i % 2}" for i in range(40))]
+    for name, warned in (("useless", True), ("told", False)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        settings = Settings(
+            name=name, kind="table", source=f"../{name}.csv", columns=("a", "b"), classes=("x", "y"), k=20
+        )
+        with contextlib.closing(Project.create(tmp_path / name, settings)) as project:
+            assert make_round(project, 1, 0)
+            assert "warning" not in project.store.rounds()[-1].notes
+            answers = {0: itertools.cycle("xy"), 1: itertools.cycle("xy")}  # of rows with the same features, by turns
+            while (task := project.store.next_task("ann")) is not None:
+                label = next(answers[task.row % 2]) if name == "useless" else "xy"[task.row % 2]
+                project.store.answer(task.token, "ann", "label", label, 1.0)
+            assert make_round(project, 2, project.store.last_seq())
+            text = project.store.rounds()[-1].notes.get("warning", "")
+            assert ("has hardly learnt from them: its loss on these very items is 0.6" in text) is warned

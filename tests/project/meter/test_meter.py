@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import json
 import os
 import time
 from pathlib import Path
@@ -17,8 +19,19 @@ from labelwise.errors import SourceError, StoreError
 from labelwise.project import Project, Settings
 from labelwise.project.data.pictures import encoded
 from labelwise.project.loop import suspects
-from labelwise.project.meter import mean_curve
-from labelwise.project.meter.meter import MIN_PER_CLASS, MIN_TEST_ROWS, History, compute, losses_of, measure, read_meter
+from labelwise.project.loop.worker import run
+from labelwise.project.meter import mean_curve, sentences
+from labelwise.project.meter.meter import (
+    MIN_PER_CLASS,
+    MIN_TEST_ROWS,
+    History,
+    Span,
+    compute,
+    losses_of,
+    measure,
+    read_meter,
+)
+from labelwise.project.meter.sentences import figures, headline, outlook, saving
 from labelwise.rng import Key
 
 
@@ -45,6 +58,41 @@ def history(m: int, losses: list[np.ndarray] | None = None, seed: int = 0, free:
     )
 
 
+def test_below_twenty_test_rows_there_is_a_countdown_and_no_number() -> None:
+    made = compute(history(6), 20, 1000, 2, 7, Key(0))
+    shown = figures(made)
+    assert shown[0].name == "Accuracy"
+    assert shown[0].value == "after about 70 more answers"  # 14 test rows are missing; 6 of 26 answers were test rows
+    assert "6 of 20" in shown[0].detail
+    assert not [one for one in shown if "%" in one.value]
+    assert headline(made, 20) == "20 labels so far; the accuracy is shown after about 70 more answers"
+    assert not [word for word in made.words if "%" in word.replace(outlook(), "")]
+    told = figures(compute(history(20), 20, 1000, 2, 7, Key(0)))
+    assert "%" in told[0].value
+
+
+def test_the_baseline_and_the_classes_are_named() -> None:
+    some = history(40)
+    made = compute(dataclasses.replace(some, expected=0.87), 20, 1000, 3, 7, Key(0))
+    count = np.bincount(some.label_M.astype(int))
+    assert made.baseline == count.max() / 40
+    assert [one.value for one in figures(made) if one.name == "Always the commonest class"] == [
+        f"{100 * count.max() / 40:.1f} %"
+    ]
+    assert [one.value for one in figures(made) if one.name == "Estimate from all labels"] == ["87 %"]
+    assert sum(rows for _, rows, _ in made.by_class) == 40
+    right = sum(rows * share for _, rows, share in made.by_class)
+    assert right == pytest.approx(40 - some.losses_RM[-1].sum())
+    y = np.array([1.0, 2.0, 3.0, 6.0] * 6)
+    numbers = dataclasses.replace(history(24), classes=(), label_M=y)
+    assert compute(numbers, 20, 1000, 3, 7, Key(0)).baseline == pytest.approx(y.std())
+    many = dataclasses.replace(history(40), classes=tuple(map(str, range(77))))
+    of_many = compute(many, 20, 1000, 3, 7, Key(0))
+    assert of_many.least == 4 * 77
+    assert len(of_many.by_class) == 2
+    assert "what was saved can be estimated after" in headline(of_many, 20)
+
+
 def test_few_test_rows_are_too_early() -> None:
     assert MIN_TEST_ROWS == 30
     assert MIN_PER_CLASS * 2 < MIN_TEST_ROWS
@@ -52,7 +100,7 @@ def test_few_test_rows_are_too_early() -> None:
     assert made.needed is None
     assert made.saved is None
     assert "29 test items have a label; at least 30" in made.early
-    assert any(word.startswith("Too early to tell") for word in made.words)
+    assert any(word.startswith("What was saved can be estimated after about") for word in made.words)
     assert made.score is not None
     assert made.score.low < made.score.value < (made.score.high or 1)
     none = compute(history(0, [np.empty(0)]), 20, 1000, 1, 7, Key(0))
@@ -62,27 +110,27 @@ def test_few_test_rows_are_too_early() -> None:
 
 def test_the_interval_of_the_accuracy_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(5)
-    held = 0
+    covered = 0
     for _ in range(400):
         loss = (rng.random(40) < 0.08).astype(float)
         score = compute(history(28, [loss[:28]]), 20, 1000, 1, 1, Key(0)).score
         assert score is not None
-        held += score.low <= 0.92 <= (score.high or 1)
-    assert held >= 0.92 * 400  # 95 % less three standard deviations
+        covered += score.low <= 0.92 <= (score.high or 1)
+    assert covered >= 0.92 * 400  # 95 % less three standard deviations
 
 
 @pytest.mark.slow
 def test_the_interval_of_the_rmse_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(6)
-    held = 0
+    covered = 0
     for _ in range(300):
         found = History(
             np.arange(28), torch.zeros(28, 2), np.zeros(28), (), [20], [rng.standard_normal(28) ** 2 * 9], None, 9
         )
         score = compute(found, 20, 1000, 1, 1, Key(0)).score
         assert score is not None
-        held += score.low <= 3.0 <= (score.high or np.inf)
-    assert held >= 0.90 * 300
+        covered += score.low <= 3.0 <= (score.high or np.inf)
+    assert covered >= 0.90 * 300
 
 
 @pytest.mark.slow
@@ -109,7 +157,7 @@ def test_random_labels_measured_on_the_slice_are_random_labels() -> None:
 def test_a_known_law_is_continued() -> None:
     sizes = np.array([10, 16, 25, 40, 63, 100])
     loss_SM = np.repeat((0.05 + 1.5 * sizes**-0.8)[:, None], 400, axis=1)
-    drawn = mean_curve.curves(sizes, loss_SM, mean_curve.weights(400, Key(0)), 0.0, Key(0))
+    drawn = mean_curve.curves(sizes, loss_SM, mean_curve.weights(np.ones(400), Key(0)), 0.0, Key(0))
     assert drawn.loss_at(400)[0] == pytest.approx(0.05 + 1.5 * 400**-0.8, abs=0.01)
     assert drawn.loss_at(20)[0] == pytest.approx(0.05 + 1.5 * 20**-0.8, abs=0.02)
     assert drawn.labels_at(np.full(600, 0.05 + 1.5 * 300**-0.8), 1e6)[0] == pytest.approx(300, rel=0.4)
@@ -120,7 +168,7 @@ def test_a_known_law_is_continued() -> None:
 @pytest.mark.slow
 def test_labels_needed_hold_the_truth_in_most_simulations() -> None:
     """Losses drawn from a known curve, no model: rows differ in how hard they are, and models share them."""
-    held, lows = 0, []
+    covered, lows = 0, []
     sizes, truth = np.array([12, 18, 28, 43, 66, 100]), 200
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -128,12 +176,12 @@ def test_labels_needed_hold_the_truth_in_most_simulations() -> None:
         edge = 1.2 * sizes**-0.4  # P(U/2 + V/2 < e) = 2 e^2 for e < 1/2: a power law with exponent 0.8
         loss = (rng.random((4, 6, 120)) / 2 + hard / 2 < edge[None, :, None]).mean(0)
         active = (rng.random(120) / 2 + hard / 2 < 1.2 * truth**-0.4).astype(float)
-        w = mean_curve.weights(120, Key(seed))
+        w = mean_curve.weights(np.ones(120), Key(seed))
         drawn = mean_curve.curves(sizes, loss, w, 0.05, Key(seed).fold("x"))
         low, high = np.quantile(drawn.labels_at(w @ active, 10_000.0), [0.025, 0.975])
-        held += low <= truth <= high
+        covered += low <= truth <= high
         lows.append(low)
-    assert held >= 34
+    assert covered >= 34
     assert np.median(lows) > 50  # and not because it says nothing
 
 
@@ -213,6 +261,35 @@ def test_wrong_labels_are_found_first() -> None:
     assert len(wrong & {one.row for one in found[: len(wrong)]}) >= len(wrong) - 1
     assert all(one.label != one.predicted for one in found)
     assert suspects.find([1, 2], torch.from_numpy(x[:2]), [0, 1], ("no", "yes"), Key(0)) == []
+
+
+@pytest.mark.slow
+def test_few_labels_are_suspected_and_most_of_them_are_wrong() -> None:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = (x - x.mean(0)) / np.sqrt(((x - x.mean(0)) ** 2).sum(1).mean())
+    names, hits, flagged, clean = tuple("0123456789"), 0, 0, 0
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(y))[:250]
+        wrong = set(rows[:20].tolist())
+        noisy = [int((y[row] + rng.integers(1, 10)) % 10) if row in wrong else int(y[row]) for row in rows]
+        rows_x = torch.from_numpy(x[rows])
+        found = suspects.find(rows.tolist(), rows_x, noisy, names, Key(seed))
+        hits += sum(one.row in wrong for one in found)
+        flagged += len(found)
+        assert all(one.confidence > 0.5 for one in found)
+        clean += len(suspects.find(rows.tolist(), rows_x, y[rows].tolist(), names, Key(seed)))
+    assert hits >= 0.6 * 60
+    assert hits >= 0.7 * flagged
+    assert clean < 0.03 * 750
+
+
+def test_a_model_that_knows_nothing_suspects_nobody() -> None:
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.standard_normal((200, 5))), rng.integers(0, 4, 200)
+    assert len(suspects.find(list(range(200)), x, y.tolist(), tuple("abcd"), Key(0))) <= 2
 
 
 def test_wrong_numbers_are_found_first() -> None:
@@ -307,3 +384,55 @@ def test_making_a_project_goes_on_where_it_was_broken_off(tmp_path: Path, monkey
         assert project.store.classes() == ["a", "b"]
         assert project.view(3).text == "word3 and word3"
         assert "encoders" in project.feature_info.better
+
+
+def test_right_labels_of_rare_classes_are_not_suspected() -> None:
+    """Forty classes with two or three labels each, all right: no model knows these classes."""
+    rng = np.random.default_rng(0)
+    centre = rng.standard_normal((40, 30))
+    label = np.arange(100) % 40
+    x = torch.from_numpy(centre[label] + 1.5 * rng.standard_normal((100, 30))) / 6
+    names = tuple(f"class {number}" for number in range(40))
+    assert suspects.find(range(100), x, label.tolist(), names, Key(0)) == []
+
+
+def test_by_all_labels_is_told_before_the_test_slice_is() -> None:
+    given = dataclasses.replace(history(6), running=Span(0.7, 0.6, 0.8))
+    made = compute(given, 20, 1000, 2, 7, Key(0))
+    assert headline(made, 26).startswith("70 % accuracy with 20 labels")
+    named = {one.name: one for one in figures(made)}
+    assert named["Accuracy"].value == "after about 70 more answers"
+    assert named["Estimate from all labels"].value == "70.0 %"
+    assert "60.0 to 80.0 %" in named["Estimate from all labels"].detail
+    assert "By all labels: 70.0 % (60.0 to 80.0 %)." in made.words
+
+
+def test_the_meter_of_numbers_has_the_estimate_from_all_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 4))
+    y = x @ [3.0, 1.0, 0.5, 0.0] + rng.standard_normal(400)
+    rows = "\n".join(",".join(f"{value:.4f}" for value in row) for row in x)
+    (tmp_path / "rows.csv").write_text(f"a,b,c,d\n{rows}\n")
+    columns, recipe = ("a", "b", "c", "d"), "random+leverage"
+    settings = Settings("rows", "table", "../rows.csv", task="regress", columns=columns, recipe=recipe)
+    with contextlib.closing(Project.create(tmp_path / "project", settings)) as project:
+        for _ in range(2):
+            run(project.folder, once=True)
+            while (task := project.store.next_task("anna")) is not None:
+                project.store.answer(task.token, "anna", "label", f"{y[task.row]:.4f}", 1.0)
+        run(project.folder, once=True)
+        meter, found = project.meter(), project.session().estimate
+    assert meter is not None
+    assert found is not None
+    assert meter.test < 20
+    assert meter.running == Span(*(found["rmse"][name] for name in ("value", "low", "high")))
+
+
+def test_the_page_says_from_the_start_when_a_saving_can_be_shown() -> None:
+    found = json.loads((Path(sentences.__file__).parent / "told.json").read_text())
+    early = saving(compute(history(6), 20, 1000, 2, 7, Key(0)))
+    assert outlook() in early
+    assert f"In {found['projects']} simulated projects" in outlook()
+    for share, half in found["half"].items():
+        assert f"one of {100 * float(share):.0f} %" in outlook()
+        assert f"{half or found['most']:,} labels" in outlook()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from test_chains import filled
 
 from labelwise.project import Project, Settings
 from labelwise.project.loop.heartbeat import HeartbeatWriter
 from labelwise.project.loop.worker import step
-from private_postgres import PrivatePostgres
+from labelwise.project.store import Store
+from private_postgres import PrivatePostgres, programs
 
 
 def _played(folder: Path, settings: Settings, labels: list[str]) -> tuple[list[list[int]], dict[int, str | None], str]:
@@ -51,3 +54,26 @@ def test_a_project_on_postgresql_goes_the_way_of_one_on_sqlite(postgres: Private
     assert not (tmp_path / "postgresql" / "store.db").exists()
     assert len(here[0]) == 3
     assert here == there
+
+
+def test_a_dump_of_postgresql_is_restored_by_its_own_tools(postgres: PrivatePostgres, tmp_path: Path) -> None:
+    """The commands of docs/backup.md, on a server of the tests' own."""
+
+    store = filled(postgres.url("dumped"))
+    before = store.events(), store.picks(2)
+    store.close()
+    address = f"postgresql://labelwise@/{{}}?host={postgres.folder}"
+    dump = tmp_path / "answers.dump"
+
+    def run(program: str, *arguments: str) -> None:
+        folder = programs()
+        assert folder is not None
+        own = (folder / "initdb").resolve().with_name(program)
+        subprocess.run([own, *arguments], check=True, capture_output=True, text=True)
+
+    run("pg_dump", "--format=custom", "--schema=dumped", f"--file={dump}", address.format("postgres"))
+    run("createdb", "--host", str(postgres.folder), "--username", "labelwise", "restored")
+    run("pg_restore", "--exit-on-error", f"--dbname={address.format('restored')}", str(dump))
+    with contextlib.closing(Store.open(address.format("restored") + "&options=-csearch_path%3Ddumped")) as again:
+        assert (again.events(), again.picks(2)) == before
+        again.note("ann", 0, "goes on", "t")

@@ -1,34 +1,19 @@
 """Killed processes lose no acknowledged answer and write none twice (the full run: benchmarks/kill_store.py)."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
+import kill_store
 from labelwise.project.store import Item, Pick, Round, Store
-
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def kill_store():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        import kill_store
-
-        yield kill_store
-    finally:
-        sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.mark.slow
-def test_kills_lose_and_duplicate_nothing(kill_store, store_url):
+def test_kills_lose_and_duplicate_nothing(store_url):
     outcome = kill_store.run(store_url, annotators=20, processes=4, kills=6, seed=0, gap=0.3, picks=2000)
     assert outcome.is_good(), outcome
     assert outcome.acknowledged >= outcome.kills == 6
 
 
-def test_the_check_notices_what_is_lost_or_double(kill_store, tmp_path):
+def test_the_check_notices_what_is_lost_or_double(tmp_path):
     """Otherwise the test above passes because it is blind."""
     url = f"sqlite:///{tmp_path}/store.db"
     store = Store.create(url)

@@ -76,13 +76,13 @@ class Model:
             return True
         return any(kind == "skip" for kind, _ in said.values()) and self.known(self.round_of[row]) <= set(said)
 
-    def held_by_others(self, row: int, who: str) -> set[str]:
+    def leased_by_others(self, row: int, who: str) -> set[str]:
         said = self.says(row)
         return {p for (r, p), one in self.leases.items() if r == row and p != who and one["good"] and p not in said}
 
     def free(self, row: int, who: str) -> bool:
         given = sum(kind != "skip" for person, (kind, _) in self.says(row).items() if person != who)
-        return not self.closed(row) and given + len(self.held_by_others(row, who)) < self.people
+        return not self.closed(row) and given + len(self.leased_by_others(row, who)) < self.people
 
     def next_row(self, who: str) -> int | None:
         mine = [(row, one) for (row, person), one in self.leases.items() if person == who and one["good"]]
@@ -152,10 +152,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), who=people, said=answers, index=st.integers(0, 9))
     def answer(self, which, who, said, index):
-        held = self._tokens(who)
-        if not held:
+        leased = self._tokens(who)
+        if not leased:
             return
-        row, one = held[index % len(held)]
+        row, one = leased[index % len(leased)]
         if not (one["good"] or self.model.free(row, who)):
             with pytest.raises(StoreError, match="went to"):
                 self.stores[which].answer(one["token"], who, *said, 1.0)
@@ -172,9 +172,9 @@ class Machine(RuleBasedStateMachine):
         for one in said:
             self.next_task(which, who, 600.0)
             row = self.model.next_row(who)
-            held = [row for row, _ in self._tokens(who)]
+            leased = [row for row, _ in self._tokens(who)]
             if row is not None:
-                self.answer(1 - which, who, one, held.index(row))
+                self.answer(1 - which, who, one, leased.index(row))
 
     @precondition(lambda self: self.used)
     @rule(which=st.integers(0, 1), index=st.integers(0, 99), said=answers)

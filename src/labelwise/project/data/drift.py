@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from labelwise.errors import SourceError, StoreError
-from labelwise.io.files import write_text
+from labelwise.io.checked import read_checked, write_checked
 from labelwise.project.data.features import FeatureInfo
 from labelwise.project.data.source import Data, Images, fingerprint
 from labelwise.project.settings import Settings
@@ -48,13 +47,14 @@ def find_changes(folder: Path, settings: Settings, data: Data, info: FeatureInfo
 
 def recorded_sizes(folder: Path, data: Images) -> np.ndarray:
     """Sizes of the image files when the project was made (n,); written now if that was not done."""
-    path = folder / "features" / "sizes.json"
+    path, remedy = folder / "features" / "sizes.json", "remove it to accept the images as they are now"
     try:
-        sizes = json.loads(path.read_text(encoding="utf-8"))
+        found = read_checked(path, remedy, early=None)
+        sizes = found["sizes"] if isinstance(found.get("sizes"), dict) else found  # of an early version
         return np.array([sizes[ref] for ref in data.refs], np.int64)
     except FileNotFoundError:
         now = data.checksums()
-        write_text(path, json.dumps({ref: int(size) for ref, size in zip(data.refs, now) if size >= 0}))
+        write_checked(path, {"sizes": {ref: int(size) for ref, size in zip(data.refs, now) if size >= 0}})
         return now
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{path} cannot be read ({error}). Remove it to accept the images as they are now") from error
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); {remedy}") from error

@@ -25,14 +25,18 @@ from labelwise.io.tables import (
     read_table,
     separator_hint,
 )
+from labelwise.pool.ahead import in_threads
 from labelwise.pool.source import Faults
-from labelwise.pool.sources.images import SUFFIXES, decode, image_names
+from labelwise.pool.sources.images import IMAGES_PER_THREAD, SUFFIXES, decode, image_names
 from labelwise.pool.sources.table import Columns, read_parquet
 from labelwise.project.settings import Kind, Settings
 
 _PIECE = 1 << 20  # bytes; a file of more than _PIECES such pieces is sampled for its fingerprint
 _PIECES = 64
-_RESTORE = "Put it back, or mount the disk it is on. If the project was moved, correct `source` in its project.yaml."
+_RESTORE = (
+    "Put it back, or mount the disk it is on. If the project was moved, correct `source` in its project.yaml and "
+    "remove the line `checksum` there."
+)
 
 
 class Data(Protocol):
@@ -80,7 +84,13 @@ class Images:
         return path
 
     def take(self, positions: Sequence[int], size: int) -> list[Any]:
-        return [self._pixels(position, size) for position in positions]
+        images: list[Any] = [None] * len(positions)
+
+        def put(place: int) -> None:
+            images[place] = self._pixels(positions[place], size)
+
+        in_threads(put, len(positions), IMAGES_PER_THREAD)
+        return images
 
     def checksums(self) -> np.ndarray:
         if self.root is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from labelwise.errors import SourceError
 from labelwise.project.exchange.entries import ballots
 from labelwise.project.exchange.read_labels import FoundFile, FoundLabel
+from labelwise.project.label_sets import names_of, value_of
 from labelwise.project.project import Project
 from labelwise.project.store import Answer, Event
 
@@ -60,13 +62,21 @@ def plan(
     by_row = _by_row(RowFinder(project), found.labels, predictions, changes)
     classes, answers = project.store.classes(), project.store.answers()
     refs = {item.row: item.ref for item in project.store.items()}
-    if project.settings.task == "classify" and not classes:
+    if project.settings.task != "regress" and not classes:
         add_classes = True  # a project without classes takes those of the file
     for row, (value, one) in sorted(_unambiguous(by_row, changes).items()):
         if project.settings.task == "regress":
             if not _is_number(value):
                 changes.unusable.append(f"{one.location}: {value!r:.40} is not a number")
                 continue
+        elif project.settings.task == "multi":
+            names = names_of(value)
+            unknown = [name for name in names if name not in classes]
+            for name in unknown:
+                changes.unknown_classes[name] = changes.unknown_classes.get(name, 0) + (not add_classes)
+            if unknown and not add_classes:
+                continue
+            value = value_of(names, [*classes, *changes.unknown_classes])
         elif value not in classes and not add_classes:
             changes.unknown_classes[value] = changes.unknown_classes.get(value, 0) + 1
             continue
@@ -75,22 +85,22 @@ def plan(
         made = Change(row, refs[row], value, one.who or who, one.location)
         _add(changes, answers.get(row), project.settings.task == "regress", made)
     counted = ballots(project.store.events()) if changes.different else {}
-    changes.different = [replace(one, voters=_voters(counted[one.row], one.value)) for one in changes.different]
+    changes.different = [replace(one, voters=_voters(counted.get(one.row, {}), one.value)) for one in changes.different]
     return changes
 
 
 def apply(project: Project, changes: Changes, *, replacing: bool = False, who: str = "import") -> int:
     """Write the new labels, and with `replacing` the different ones. Returns the number of events.
 
-    An answer is replaced by an event of kind "import" in the name of each person who gave another label. The history
-    keeps the earlier answer.
+    An answer is replaced by an event of kind "import" in the name of each person who gave another label, and a
+    decision by one of `who`. The history keeps the earlier answer.
     """
     store = project.store
     wanted = [*changes.new, *(changes.different if replacing else [])]
-    if project.settings.task == "classify":
-        known = set(store.classes())
+    if project.settings.task != "regress":
+        known, multi = set(store.classes()), project.settings.task == "multi"
         for name in changes.unknown_classes:
-            if name not in known and any(one.value == name for one in wanted):
+            if name not in known and any(name in (names_of(one.value) if multi else (one.value,)) for one in wanted):
                 store.add_class(name, who)
     by: dict[str, dict[int, str]] = {}
     for one in changes.new:
@@ -99,7 +109,13 @@ def apply(project: Project, changes: Changes, *, replacing: bool = False, who: s
         for one in changes.different:
             for voter in one.voters:
                 by.setdefault(voter, {})[one.row] = one.value
-    return sum(store.import_labels(labels.items(), name) for name, labels in by.items())
+    written = sum(store.import_labels(labels.items(), name) for name, labels in by.items())
+    decided = {row for row, answer in store.answers().items() if answer.decided_by}
+    for one in changes.different if replacing else ():
+        if one.row in decided:  # which stands, whatever the ballots are
+            store.decide(who, one.row, "label", one.value, secrets.token_urlsafe(16))
+            written += 1
+    return written
 
 
 def _by_row(

@@ -10,6 +10,7 @@ from labelwise.errors import ArgumentError, SourceError
 from labelwise.project.data.source import Images
 from labelwise.project.exchange.entries import Entries
 from labelwise.project.exchange.folders import images_of
+from labelwise.project.label_sets import names_of
 from labelwise.project.project import Project
 
 
@@ -22,6 +23,7 @@ def coco(project: Project, found: Entries) -> dict[str, Any]:
     data = images_of(project)
     position = {row: i for i, row in enumerate(data.ids.tolist())}
     number = {name: i for i, name in enumerate(found.classes, 1)}
+    multi = project.settings.task == "multi"
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, int]] = []
     for entry in found.rows:
@@ -29,8 +31,9 @@ def coco(project: Project, found: Entries) -> dict[str, Any]:
             {"id": entry.row, "file_name": entry.ref, **_size(data, position[entry.row]), "slice": entry.slice}
         )
         if entry.value is not None:
-            one = {"id": len(annotations) + 1, "image_id": entry.row, "category_id": number[entry.value]}
-            annotations.append(one)
+            for name in names_of(entry.value) if multi else (entry.value,):
+                one = {"id": len(annotations) + 1, "image_id": entry.row, "category_id": number[name]}
+                annotations.append(one)
     return {
         "info": {"description": project.settings.name, "version": "1.0"},
         "licenses": [],

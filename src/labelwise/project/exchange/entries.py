@@ -19,7 +19,7 @@ class Entry:
     """A row with its label.
 
     `ballots` are the answers that count, by person. `slice` is "test" for every reserved row. `value` is None unless
-    `kind` is "label". `round` is None for a row that was never picked.
+    `kind` is "label". `round` is None for a row that was never picked. `decided_by`: who decided the row.
     """
 
     row: int
@@ -33,6 +33,7 @@ class Entry:
     score: float | None
     model: str
     note: str
+    decided_by: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -91,10 +92,11 @@ def _entry(
 ) -> Entry:
     kind: LabelStatus = "none" if answer is None else answer.kind
     value = None if answer is None else answer.value
+    decided_by = "" if answer is None else answer.decided_by
     if pick is None:
-        return Entry(row, ref, kind, value, slice, by, None, "", None, "", note)
+        return Entry(row, ref, kind, value, slice, by, None, "", None, "", note, decided_by)
     made, score = pick
-    return Entry(row, ref, kind, value, slice, by, made.number, made.strategy, score, made.model, note)
+    return Entry(row, ref, kind, value, slice, by, made.number, made.strategy, score, made.model, note, decided_by)
 
 
 def classes_of(project: Project) -> tuple[str, ...]:
@@ -102,6 +104,8 @@ def classes_of(project: Project) -> tuple[str, ...]:
     if project.settings.task == "regress":
         return ()
     named = project.store.classes()
+    if project.settings.task == "multi":
+        return tuple(named)
     values = {one.value for one in project.store.answers().values() if one.value is not None}
     return (*named, *sorted(values - set(named)))
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import ArgumentError, LabelError, StoreError
 from labelwise.io.files import write_bytes
 from labelwise.project.exchange.coco import coco
 from labelwise.project.exchange.entries import INCLUDE, Entries, Include, entries
 from labelwise.project.exchange.folders import write_folders
 from labelwise.project.exchange.studio_json import task
 from labelwise.project.exchange.tables import csv_text, parquet_bytes
+from labelwise.project.predict.predictions import Predictions, predict
 from labelwise.project.project import Project
 
 Format = Literal["csv", "parquet", "folders", "label-studio", "coco"]
@@ -51,7 +52,8 @@ def export(
         project: the project.
         to: the file, or the folder for format "folders".
         format: one of FORMATS; by the ending of `to` if None.
-        include: rows to add to the labelled rows outside the test slice: "test", "unsure" or "all".
+        include: rows to add to the labelled rows outside the test slice: "test", "unsure" or "all". With "all", tables
+            also have what the model predicts for each row.
         force: replace an existing file, or a folder that an export made.
         link: make links to the images instead of copies.
         image_url: the prefix under which Label Studio finds the images.
@@ -68,13 +70,13 @@ def export(
     if image_url is not None and (chosen != "label-studio" or project.settings.kind != "image"):
         raise ArgumentError("--image-url works only with --format label-studio and a project of images")
     if chosen != "folders":
-        _check_file(project, target, force)
+        check_file(project, target, force)
     found = entries(project, wanted)
     faults: list[str] = []
     if chosen == "folders":
         faults = write_folders(project, found, target, force, link)
     else:
-        write_bytes(target, _content(project, found, chosen, image_url))
+        write_bytes(target, _content(project, found, chosen, image_url, "all" in wanted))
     return Exported(
         target, chosen, len(found.rows) - len(faults), found.omitted_test, found.omitted_unsure, tuple(faults)
     )
@@ -89,11 +91,11 @@ def image_address(prefix: str, ref: str) -> str:
     return prefix + quote(ref)
 
 
-def _content(project: Project, found: Entries, format: Format, image_url: str | None) -> bytes:
+def _content(project: Project, found: Entries, format: Format, image_url: str | None, predicted: bool) -> bytes:
     if format == "csv":
-        return csv_text(project, found).encode("utf-8")
+        return csv_text(project, found, _predictions(project) if predicted else None).encode("utf-8")
     if format == "parquet":
-        return parquet_bytes(project, found)
+        return parquet_bytes(project, found, _predictions(project) if predicted else None)
     if format == "coco":
         made: object = coco(project, found)
     else:
@@ -102,6 +104,14 @@ def _content(project: Project, found: Entries, format: Format, image_url: str | 
         address = {e.row: image_address(image_url, e.ref) for e in found.rows} if image_url is not None else {}
         made = [task(project, entry, why.get(entry.row, {}), address.get(entry.row)) for entry in found.rows]
     return (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
+
+
+def _predictions(project: Project) -> Predictions | None:
+    """What the model predicts for every row; None while there are too few labels for a model."""
+    try:
+        return predict(project)
+    except LabelError:
+        return None
 
 
 def _format(name: str | None, to: Path) -> Format:
@@ -126,7 +136,7 @@ def _include(names: Collection[str]) -> tuple[Include, ...]:
     return tuple(name for name in INCLUDE if name in names)
 
 
-def _check_file(project: Project, to: Path, force: bool) -> None:
+def check_file(project: Project, to: Path, force: bool) -> None:
     """Refuse to overwrite the data or the project, and any other file without `force`."""
     where = os.path.realpath(to)
     if where == os.path.realpath(project.settings.path(project.folder)):

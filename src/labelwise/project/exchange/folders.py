@@ -20,8 +20,8 @@ import numpy as np
 from labelwise.errors import ArgumentError, SourceError, StoreError
 from labelwise.io.files import write_text
 from labelwise.project.data.source import Images, open_data
+from labelwise.project.exchange.columns import escape_formula, unescape_formula
 from labelwise.project.exchange.entries import Entries, Entry
-from labelwise.project.exchange.tables import escape_formula, unescape_formula
 from labelwise.project.project import Project
 
 LIST = "labels.csv"

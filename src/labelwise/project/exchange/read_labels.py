@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from labelwise.errors import SourceError
 from labelwise.io.tables import csv_lines
-from labelwise.project.exchange.tables import unescape_formula
+from labelwise.project import label_sets
+from labelwise.project.exchange.columns import unescape_formula
 from labelwise.project.settings import Kind
 
 IDS = ("al_id", "id")
@@ -42,7 +43,13 @@ class FoundFile:
 
 
 def read_labels(
-    path: Path, *, label: str | None = None, key: str | None = None, kind: Kind = "table", text: str = "text"
+    path: Path,
+    *,
+    label: str | None = None,
+    key: str | None = None,
+    kind: Kind = "table",
+    text: str = "text",
+    sets: bool = False,
 ) -> FoundFile:
     """Read a CSV, or a JSON file that Label Studio exported.
 
@@ -52,6 +59,7 @@ def read_labels(
         key: the column that says which row a label is for; by default id, path and text.
         kind: the kind of rows of the project.
         text: the name of the project's column of texts.
+        sets: whether a label may be several classes.
 
     Raises:
         SourceError: the file cannot be read, or a column is missing.
@@ -63,7 +71,7 @@ def read_labels(
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path} cannot be read ({error}). Expected CSV or JSON in UTF-8") from error
     if path.suffix.lower() == ".json" or content.lstrip()[:1] in ("[", "{"):
-        return _from_json(path, content)
+        return _from_json(path, content, sets)
     return _from_csv(path, label, key, kind, text)
 
 
@@ -122,45 +130,45 @@ def _key_columns(path: Path, names: list[str], key: str | None, kind: Kind, text
 # --- Label Studio ----------------------------------------------------------------------------------------------------
 
 
-def _from_json(path: Path, content: str) -> FoundFile:
+def _from_json(path: Path, content: str, sets: bool) -> FoundFile:
     try:
         tasks = json.loads(content)
-    except ValueError as error:
-        raise SourceError(f"{path} is not valid JSON ({error})") from error
+    except (ValueError, RecursionError) as error:  # the latter of brackets in brackets without end
+        raise SourceError(f"{path} is not valid JSON ({error}). Export it again") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise SourceError(f"{path}: expected a list of tasks, as Label Studio exports it with JSON or JSON_MIN")
     labels: list[FoundLabel] = []
     unlabelled = 0
     for number, task in enumerate(tasks, 1):
-        new = list(labels_of_task(task, f"task {task.get('id', number)}"))
+        new = list(labels_of_task(task, f"task {task.get('id', number)}", sets))
         labels += new
         unlabelled += not any(not one.predicted for one in new)
     return FoundFile("label-studio", labels, unlabelled)
 
 
-def labels_of_task(task: Mapping[str, Any], location: str) -> Iterable[FoundLabel]:
+def labels_of_task(task: Mapping[str, Any], location: str, sets: bool = False) -> Iterable[FoundLabel]:
     """The labels of a task: the latest of each person, and those of models."""
     data = task.get("data")
     if not isinstance(data, Mapping):  # JSON_MIN: everything in one mapping
-        yield from _flat(task, location)
+        yield from _flat(task, location, sets)
         return
     keys = _keys(data)
     latest: dict[str, FoundLabel] = {}
     for one in sorted(_dicts(task.get("annotations")), key=lambda one: str(one.get("updated_at") or "")):
-        value = None if one.get("was_cancelled") else value_of(one.get("result"))
+        value = None if one.get("was_cancelled") else value_of(one.get("result"), sets)
         who = str(one.get("al_who") or person(one.get("completed_by")))
         if value is not None:
             latest[who] = FoundLabel(location, value, *keys, who, seconds_of(one.get("lead_time")))
     yield from latest.values()
     for one in _dicts(task.get("predictions")):
-        value = value_of(one.get("result"))
+        value = value_of(one.get("result"), sets)
         if value is not None:
             model = str(one.get("model_version") or "unnamed")
             yield FoundLabel(location, value, *keys, f"model:{model}", None, True)
 
 
-def value_of(result: Any) -> str | None:
-    """The choice or number of a result; None if it is empty, has several choices, or is of another kind."""
+def value_of(result: Any, sets: bool = False) -> str | None:
+    """The choice or number of a result; None if it is empty, of another kind, or has several choices without `sets`."""
     values = []
     for one in _dicts(result):
         value = one.get("value")
@@ -168,6 +176,8 @@ def value_of(result: Any) -> str | None:
             values += [str(choice) for choice in value["choices"]]
         elif isinstance(value, Mapping) and isinstance(value.get("number"), int | float):
             values.append(f"{value['number']:.10g}")
+    if sets and isinstance(result, list):
+        return label_sets.value_of(values, values)
     return values[0] if len(values) == 1 else None
 
 
@@ -178,8 +188,10 @@ def person(completed_by: Any) -> str:
     return f"label-studio:{'unknown' if completed_by is None else completed_by}"
 
 
-def _flat(task: Mapping[str, Any], location: str) -> Iterable[FoundLabel]:
+def _flat(task: Mapping[str, Any], location: str, sets: bool) -> Iterable[FoundLabel]:
     value = next((task[name] for name in LABELS if name in task), None)
+    if sets and isinstance(value, Mapping) and isinstance(value.get("choices"), list):
+        value = label_sets.BETWEEN.join(map(str, value["choices"]))
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         text = f"{value:.10g}" if isinstance(value, float) else str(value)
         keys = {name: value for name, value in task.items() if name != "id"}  # this id is of the task, not of a row

@@ -122,7 +122,7 @@ class Client:
             content, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
         request = urllib.request.Request(self.url + path, content, headers, method=method)
         try:
-            with _opener(self.url).open(request, timeout=TIMEOUT) as response:
+            with opener(self.url).open(request, timeout=TIMEOUT) as response:
                 return _parsed(self.url, response.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -138,13 +138,13 @@ class Client:
             ) from None
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, option: str = "--url") -> str:
     """The address without the last slash. ArgumentError unless it is http or https, without a name or password."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ArgumentError(f"--url {url!r}: expected an address such as http://localhost:8080")
+        raise ArgumentError(f"{option} {url!r}: expected an address such as http://localhost:8080")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise ArgumentError("--url: expected only the address of Label Studio, without a name, a password or a query")
+        raise ArgumentError(f"{option}: expected only an address, without a name, a password or a query")
     return url.rstrip("/")
 
 
@@ -157,7 +157,8 @@ def is_local(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _opener(url: str) -> urllib.request.OpenerDirector:
+def opener(url: str) -> urllib.request.OpenerDirector:
+    """Opens addresses without following redirects."""
     # A proxy must not be used for this machine.
     proxies = [urllib.request.ProxyHandler({})] if is_local(url) else []
     return urllib.request.build_opener(_NoRedirect, *proxies)

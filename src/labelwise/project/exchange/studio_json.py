@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
+from labelwise.errors import LabelError
 from labelwise.project.exchange.entries import Entry
+from labelwise.project.label_sets import names_of, value_of
 from labelwise.project.project import Project
 from labelwise.project.settings import Kind, Task
 from labelwise.project.store import Event
@@ -31,8 +34,9 @@ class Control:
 
     def result(self, value: str) -> list[dict[str, Any]]:
         """A label in the form of Label Studio."""
-        kind = "choices" if self.task == "classify" else "number"
-        content: Any = {"choices": [value]} if self.task == "classify" else {"number": float(value)}
+        kind = "number" if self.task == "regress" else "choices"
+        names = list(names_of(value)) if self.task == "multi" else [value]
+        content: Any = {"number": float(value)} if self.task == "regress" else {"choices": names}
         return [{"from_name": self.name, "to_name": self.object, "type": kind, "value": content}]
 
 
@@ -48,10 +52,32 @@ def config(project: Project, classes: Sequence[str]) -> str:
     if project.settings.task == "regress":
         lines.append('  <Number name="label" toName="item" required="true"/>')
     else:
-        lines.append('  <Choices name="label" toName="item" choice="single-radio" required="true">')
+        several = project.settings.task == "multi"
+        choice, required = ("multiple", "") if several else ("single-radio", ' required="true"')
+        lines.append(f'  <Choices name="label" toName="item" choice="{choice}"{required}>')
         lines += [f"    <Choice value={quoteattr(name)}/>" for name in classes]
         lines.append("  </Choices>")
     return "\n".join([*lines, "</View>"]) + "\n"
+
+
+def read_config(text: str) -> dict[str, dict[str, Any]]:
+    """The controls of a labelling configuration, by name, in the form of Label Studio's API. LabelError for bad XML."""
+    try:
+        # A configuration has no use for entities, which can grow without end.
+        root = None if "<!DOCTYPE" in text.upper() or "<!ENTITY" in text.upper() else ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise LabelError(f"the labelling configuration cannot be read ({error})") from error
+    if root is None:
+        raise LabelError("the labelling configuration has a DOCTYPE, which is not read. Remove it")
+    fields = {one.get("name"): one for one in root.iter() if (one.get("value") or "").startswith("$")}
+    found: dict[str, dict[str, Any]] = {}
+    for one in root.iter():
+        shown = one.get("toName")
+        if one.get("name") and shown and shown in fields:
+            inputs = [{"type": fields[shown].tag, "value": str(fields[shown].get("value"))[1:]}]
+            labels = [part.get("alias") or part.get("value") for part in one.iter("Choice")]
+            found[str(one.get("name"))] = {"type": one.tag, "to_name": [shown], "inputs": inputs, "labels": labels}
+    return found
 
 
 def data_of(project: Project, row: int, ref: str, field: str, image: str | None) -> dict[str, Any]:
@@ -82,6 +108,13 @@ def annotation(event: Event, control: Control) -> dict[str, Any]:
 
 def prediction(why: Mapping[str, Any], model: str, control: Control) -> dict[str, Any] | None:
     """The prediction of the model when the row was picked; None if there was no model."""
+    if control.task == "multi":
+        each = {str(name): float(share) for name, share in (why.get("each") or {}).items()}
+        if not each:
+            return None
+        score = math.prod(max(share, 1 - share) for share in each.values())
+        named = value_of((name for name, share in each.items() if share > 0.5), list(each))
+        return {"model_version": model, "score": score, "result": control.result(named)}
     if control.task == "classify":
         probs = {str(name): float(share) for name, share in (why.get("probs") or {}).items()}
         if not probs:

@@ -7,21 +7,22 @@ the project folder says which project of Label Studio the tasks are in; it never
 from __future__ import annotations
 
 import base64
-import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from labelwise.errors import ArgumentError, LabelError, SourceError, StoreError
-from labelwise.io.files import write_text
+from labelwise.io.checked import read_checked, write_checked
 from labelwise.project.exchange.entries import ballots, classes_of
 from labelwise.project.exchange.export import image_address
 from labelwise.project.exchange.read_labels import person, seconds_of, value_of
 from labelwise.project.exchange.studio_client import Client
 from labelwise.project.exchange.studio_json import Control, config, data_of, prediction
 from labelwise.project.project import Project
+from labelwise.project.store import Event
 
 BATCH = 50  # tasks of one request
 SIZE = 1024  # pixels of an image inside a task
@@ -90,7 +91,7 @@ def push(
     link = find_or_create_project(project, client, project_id)
     assert link.project is not None
     control = control_in(client.get(f"/api/projects/{link.project}/"), project, classes_of(project))
-    existing = {_row(task, link.key) for task in client.tasks(link.project)}
+    existing = {row_of(task, link.key) for task in client.tasks(link.project)}
     picks = store.picks(number)
     closed = _closed(project)
     wanted = [one for one in picks if one.row not in existing and one.row not in closed]
@@ -132,47 +133,71 @@ def pull(project: Project, client: Client, *, project_id: int | None = None, add
         )
     if link.project is None:
         raise StoreError("the last push was interrupted before its project was created. Push again")
-    importer = _Importer(
-        project, control_in(client.get(f"/api/projects/{link.project}/"), project, ()), client.people()
-    )
+    control = control_in(client.get(f"/api/projects/{link.project}/"), project, ())
+    importer = Importer(project, client.people(), add_classes)
     for task in client.tasks(link.project):
-        row = _row(task, link.key)
+        row = row_of(task, link.key)
         if row is None:
             importer.result.foreign += 1
         else:
-            importer.add(task, row, add_classes)
+            importer.add(task, row, control, link.key)
     return importer.result
 
 
-class _Importer:
-    """Imports the annotations of one task after the other."""
+class Importer:
+    """Imports annotations as events.
 
-    def __init__(self, project: Project, control: Control, people: dict[int, str]):
-        self.result = PullResult()
-        self._project, self._control, self._people = project, control, people
-        events = project.store.events()
-        self._tokens = {event.token for event in events}
-        self._ballots = ballots(events)
-        self._classes = project.store.classes()
+    The token of an event names the annotation and its version, so that none is imported twice. All versions of an
+    annotation are in the name that the first one had: a webhook says the number of a person alone, not the address.
+    """
+
+    def __init__(self, project: Project, people: Mapping[int, str] = MappingProxyType({}), add_classes: bool = False):
+        self._project, self._people, self._add_classes = project, people, add_classes
         self._items = {item.row for item in project.store.items()}
+        self._events: list[Event] = []
+        self.refresh()
 
-    def add(self, task: dict[str, Any], row: int, add_classes: bool) -> None:
-        """Import the annotations of a task, the latest of each person."""
+    def refresh(self) -> None:
+        """Read what is new in the store, and begin another result."""
+        self.result = PullResult()
+        self._events += self._project.store.events(after=self._events[-1].seq if self._events else 0)
+        self._tokens = {event.token for event in self._events}
+        self._versions = {
+            event.token.rpartition("/")[0]: event for event in self._events if event.token.startswith("label-studio/")
+        }
+        self._ballots = ballots(self._events)
+        self._classes = self._project.store.classes()
+
+    def add(self, task: Mapping[str, Any], row: int, control: Control, key: str) -> None:
+        """Import the annotations of a task, the latest of each person. `key` says which project the task is of."""
         if row not in self._items:
             self.result.foreign += 1
             return
         latest: dict[str, dict[str, Any]] = {}
         for one in sorted(task.get("annotations") or [], key=lambda one: str(one.get("updated_at") or "")):
-            latest[_who(one, self._people)] = one
+            earlier = self._versions.get(f"label-studio/{key}/{one['id']}")
+            latest[_who(one, self._people) if earlier is None else earlier.who] = one
         self.result.open += not latest
         for who, one in latest.items():
-            parts = [part for part in one.get("result") or [] if part.get("from_name") == self._control.name]
+            parts = [part for part in one.get("result") or [] if part.get("from_name") == control.name]
             value = None if one.get("was_cancelled") else value_of(parts)
             if value is None and not one.get("was_cancelled"):
                 self.result.unusable.append(f"task {task['id']} by {who}: it does not have exactly one label")
-            elif value is None or self._usable(value, who, task["id"], add_classes):
-                token = f"label-studio/{task['data']['al_key']}/{one['id']}/{one.get('updated_at')}"
+            elif value is None or self._usable(value, who):
+                token = f"label-studio/{key}/{one['id']}/{one.get('updated_at')}"
                 self._write(who, row, value, token, one.get("lead_time"))
+
+    def remove(self, annotation: int, keys: Sequence[str]) -> None:
+        """Import that an annotation was deleted: a skip of its person, if it is still their answer."""
+        found = next((one for key in keys if (one := self._versions.get(f"label-studio/{key}/{annotation}"))), None)
+        if found is None or found.row is None:
+            self.result.foreign += 1
+            return
+        now = self._ballots.get(found.row, {}).get(found.who)
+        if now is not None and now.token == found.token:
+            self._write(found.who, found.row, None, f"{found.token.rpartition('/')[0]}/deleted", None)
+        else:
+            self.result.known += 1
 
     def _write(self, who: str, row: int, value: str | None, token: str, lead_time: Any) -> None:
         now = self._ballots.get(row, {}).get(who)
@@ -186,11 +211,11 @@ class _Importer:
         self.result.labels += value is not None
         self.result.skips += value is None
 
-    def _usable(self, value: str, who: str, task: int, add_classes: bool) -> bool:
-        """Whether the project accepts this label. A missing class is added if `add_classes` is set."""
+    def _usable(self, value: str, who: str) -> bool:
+        """Whether the project accepts this label. A missing class is added if that is allowed."""
         if self._project.settings.task == "regress" or value in self._classes:
             return True
-        if not add_classes and self._classes:
+        if not self._add_classes and self._classes:
             self.result.unknown_classes[value] = self.result.unknown_classes.get(value, 0) + 1
             return False
         self._project.store.add_class(value, who)
@@ -204,14 +229,14 @@ def _closed(project: Project) -> set[int]:
     return {row for row, by in counted if sum(one.kind != "skip" for one in by.values()) >= project.store.people}
 
 
-def _row(task: dict[str, Any], key: str) -> int | None:
+def row_of(task: Mapping[str, Any], key: str) -> int | None:
     """The row of a task; None for a task of another project."""
     data = task.get("data") or {}
     row = data.get("al_id")
     return row if data.get("al_key") == key and isinstance(row, int) else None
 
 
-def _who(annotation: dict[str, Any], people: dict[int, str]) -> str:
+def _who(annotation: Mapping[str, Any], people: Mapping[int, str]) -> str:
     by = annotation.get("completed_by")
     return people[by] if isinstance(by, int) and by in people else person(by)
 
@@ -228,6 +253,7 @@ def _image(project: Project, row: int, ref: str, image_url: str | None) -> str |
 
 
 FILE = "label-studio.json"
+_REMEDY = "remove it to push to a new project"
 
 
 @dataclass(frozen=True)
@@ -243,11 +269,11 @@ def read_link(folder: Path) -> StudioLink | None:
     """The link of the last push; None before the first one."""
     path = folder / FILE
     try:
-        return StudioLink(**json.loads(path.read_text(encoding="utf-8")))
+        return StudioLink(**read_checked(path, _REMEDY, early=None))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{path} cannot be read ({error}). Remove it to push to a new project") from error
+    except TypeError as error:
+        raise StoreError(f"{path} cannot be read ({error}); {_REMEDY}") from error
 
 
 def find_or_create_project(project: Project, client: Client, number: int | None) -> StudioLink:
@@ -309,4 +335,4 @@ def _create(project: Project, client: Client, key: str) -> int:
 
 
 def _write(folder: Path, link: StudioLink) -> None:
-    write_text(folder / FILE, json.dumps(asdict(link)) + "\n")
+    write_checked(folder / FILE, asdict(link))

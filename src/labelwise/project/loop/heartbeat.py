@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from labelwise.errors import StoreError
+from labelwise.io.checked import read_checked, with_checksum
 from labelwise.io.files import atomic_file
 
 FILE = "worker.json"
@@ -38,21 +40,25 @@ class Heartbeat:
     def write(self, folder: Path) -> None:
         """Write `worker.json`. Without fsync: a heartbeat is worth nothing after a power cut."""
         with atomic_file(folder / FILE, durable=False) as file:
-            file.write(json.dumps(asdict(self)).encode())
+            file.write(json.dumps(with_checksum(asdict(self))).encode())
 
 
 def read_heartbeat(folder: Path) -> Heartbeat:
     """The last heartbeat; state "dead" when there is none, or it is too old."""
     try:
-        found = Heartbeat(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+        found = Heartbeat(**read_checked(folder / FILE, "the worker writes it again", early=None))
     except FileNotFoundError:
         return Heartbeat("dead", "no worker has been started for this project", 0.0, 0)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, StoreError, TypeError) as error:
         return Heartbeat("dead", f"{FILE} cannot be read: {error}", 0.0, 0)
+    numbers = (found.beat, found.round, found.pid or 0)
+    if not all(type(one) in (int, float) for one in numbers) or not isinstance(found.message, str):
+        return Heartbeat("dead", f"{FILE} does not hold what is written there; the worker writes it again", 0.0, 0)
     age = time.time() - found.beat
-    if found.state == "dead" or age < DEAD_SECONDS:
+    if found.state == "dead" or abs(age) < DEAD_SECONDS:
         return found
-    message = f"no heartbeat from the worker for {age:.0f} seconds; its last state was {found.state}"
+    when = f"for {age:.0f} seconds" if age > 0 else "since the clock of this machine was set back"
+    message = f"no heartbeat from the worker {when}; its last state was {found.state}"
     return Heartbeat("dead", message, found.beat, found.round, found.pid, found.beat)
 
 

@@ -2,8 +2,15 @@
 
 Logistic regression (classes) minimises  sum_i -log p(y_i | x_i) + |W|^2 / (2 C)  with rows of length about 1, by L-BFGS
 from zero in float64: the same rows give the same model, whatever was trained before. Ridge regression (numbers) takes
-the penalty with the lowest generalised cross-validation error. With fewer rows than features, both work in the span of
-the rows, which contains the optimum.
+the penalty that makes the labels most likely. For weights of variance t and noise of variance s, both unknown, with
+penalty p = s/t and K = X X^T of centred rows, and the mean integrated out (restricted maximum likelihood; Patterson &
+Thompson, Biometrika 1971), that is the least
+
+    (n - 1) log y^T (I + K/p)^-1 y + log det(I + K/p).
+
+Generalised cross-validation, used before, took almost no penalty where there are about as many rows as features, and
+the error then rose with more labels. With fewer rows than features, both work in the span of the rows, which contains
+the optimum.
 """
 
 from __future__ import annotations
@@ -22,66 +29,84 @@ _STEPS = 60
 _RIDGE = torch.logspace(-4, 3, 22, dtype=torch.float64)  # candidate penalties
 
 
-def head_learner(width: int, classes: int, task: Task) -> TorchLearner:
-    """A learner of the linear layer for `classes` classes, or for numbers."""
+def head_learner(width: int, classes: int, task: Task, weighted: bool = False) -> TorchLearner:
+    """A learner of the linear layer for `classes` classes, or for numbers; `weighted` uses the weights of rows."""
     outputs = 1 if task == "regress" else max(classes, 2)
     make: Callable[[], nn.Module] = lambda: nn.Linear(width, outputs)  # noqa: E731
-    return TorchLearner(make, loss="mse" if task == "regress" else "cross_entropy", fit=_train)
+    return TorchLearner(
+        make, loss="mse" if task == "regress" else "cross_entropy", fit=_train_weighted if weighted else _train
+    )
 
 
 def _train(model: nn.Module, inputs: Any, labels: Tensor, weights: Tensor | None) -> None:
     """Set a linear layer to its optimum. Row weights are ignored, as by Mean()."""
+    _train_weighted(model, inputs, labels, None)
+
+
+def _train_weighted(model: nn.Module, inputs: Any, labels: Tensor, weights: Tensor | None) -> None:
+    """Set a linear layer to its optimum with row weights, as by Weighted()."""
     assert isinstance(model, nn.Linear)
+    weight_N = None if weights is None else weights.double() / weights.double().mean()
     if labels.is_floating_point():
-        weight, bias = ridge(inputs.double(), labels.double())
+        weight, bias = ridge(inputs.double(), labels.double(), weight_N)
     else:
-        weight, bias = logistic(inputs.double(), labels, model.out_features)
+        weight, bias = logistic(inputs.double(), labels, model.out_features, weight_N)
     with torch.no_grad():
         model.weight.copy_(weight)
         model.bias.copy_(bias)
 
 
-def logistic(x_ND: Tensor, label_N: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Weight (C, D) and bias (C,) of the logistic regression."""
-    z_NM, back = _span(x_ND)
+def logistic(
+    x_ND: Tensor, label_N: Tensor, classes: int, weight_N: Tensor | None = None, strength: float = STRENGTH
+) -> tuple[Tensor, Tensor]:
+    """Weight (C, D) and bias (C,) of the logistic regression; `weight_N` has mean 1, `strength` is C above."""
+    z_NM, back = span(x_ND)
     weight = torch.zeros(classes, z_NM.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     descent = torch.optim.LBFGS(
         [weight, bias], max_iter=_STEPS, history_size=10, line_search_fn="strong_wolfe", tolerance_grad=1e-4
     )
-    one_hot_NC = nn.functional.one_hot(label_N, classes).double()
+    target_NC = nn.functional.one_hot(label_N, classes).double()
+    weight_N1 = None if weight_N is None else weight_N[:, None]
 
     def loss() -> float:
         # By hand: autograd would take twice as long for a layer this small. The bias has a tiny penalty, so that a
         # class without a row has an optimum.
         with torch.no_grad():
             logp_NC = (z_NM @ weight.T + bias).log_softmax(1)
-            off_NC = logp_NC.exp() - one_hot_NC
-            weight.grad = off_NC.T @ z_NM + weight / STRENGTH
+            off_NC, fit_NC = logp_NC.exp() - target_NC, logp_NC * target_NC
+            if weight_N1 is not None:
+                off_NC, fit_NC = off_NC * weight_N1, fit_NC * weight_N1
+            weight.grad = off_NC.T @ z_NM + weight / strength
             bias.grad = off_NC.sum(0) + 1e-3 * bias
-            penalty = weight.square().sum() / STRENGTH + 1e-3 * bias.square().sum()
-            return float(-(logp_NC * one_hot_NC).sum() + penalty / 2)
+            penalty = weight.square().sum() / strength + 1e-3 * bias.square().sum()
+            return float(-fit_NC.sum() + penalty / 2)
 
     descent.step(loss)
     return back(weight.detach()), bias.detach()
 
 
-def ridge(x_ND: Tensor, y_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight (1, D) and bias (1,) of the ridge regression."""
-    mean_D, mean = x_ND.mean(0), y_N.mean()
-    u_NM, s_M, v_MD = torch.linalg.svd(x_ND - mean_D, full_matrices=False)
-    along_M = u_NM.T @ (y_N - mean)
-    rest = float((y_N - mean).square().sum() - along_M.square().sum())
-    keep_PM = s_M.square() / (s_M.square() + _RIDGE[:, None])
-    error_P = (((1 - keep_PM) * along_M).square().sum(1) + max(rest, 0.0)) / (len(y_N) - 1 - keep_PM.sum(1)).clamp(
-        min=1e-6 * len(y_N)
-    ).square()
-    best = int(error_P.argmin())
+def ridge(x_ND: Tensor, y_N: Tensor, weight_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weight (1, D) and bias (1,) of the ridge regression; `weight_N` has mean 1."""
+    if weight_N is None:
+        mean_D, mean = x_ND.mean(0), y_N.mean()
+        z_ND, off_N = x_ND - mean_D, y_N - mean
+    else:
+        mean_D, mean = weight_N @ x_ND / len(x_ND), (weight_N @ y_N) / len(y_N)
+        root_N = weight_N.sqrt()
+        z_ND, off_N = root_N[:, None] * (x_ND - mean_D), root_N * (y_N - mean)
+    u_NM, s_M, v_MD = torch.linalg.svd(z_ND, full_matrices=False)
+    along_M = u_NM.T @ off_N
+    whole = float(off_N.square().sum())
+    rest = max(whole - float(along_M.square().sum()), 0.0)
+    signal_PM = 1 + s_M.square() / _RIDGE[:, None]
+    unexplained_P = ((along_M.square() / signal_PM).sum(1) + rest).clamp(min=max(1e-12 * whole, 1e-300))
+    best = int(((len(y_N) - 1) * unexplained_P.log() + signal_PM.log().sum(1)).argmin())
     weight_D = (s_M / (s_M.square() + _RIDGE[best]) * along_M) @ v_MD
     return weight_D[None], (mean - mean_D @ weight_D)[None]
 
 
-def _span(x_ND: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def span(x_ND: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Rows in coordinates of their span if that is smaller, and a function that maps weights back."""
     if len(x_ND) >= x_ND.shape[1]:
         return x_ND, lambda weight: weight

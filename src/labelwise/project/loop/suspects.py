@@ -1,4 +1,18 @@
-"""Suspects: labels that a model trained on the other labels finds unlikely, least likely first."""
+"""Suspects: labels that are probably wrong, given what models trained on the other labels say about their rows.
+
+A label is right, or with chance r one of the other classes, each alike. With the out-of-fold probabilities p of a row
+at temperature T, its label y has the likelihood
+
+    (1 - r) p_y + r (1 - p_y) / (C - 1)
+
+T and r are those that make all labels most likely. The label is then wrong with chance r (1 - p_y) / (C - 1) over that
+sum, and is a suspect above one half. A model that is unsure has a high temperature and explains an unlikely label
+without any noise, so a weak model suspects little; where r > 0 explains the labels hardly better than r = 0, none is.
+Labels of a class with fewer than five labelled rows are left out of this: no model knows such a class, and right labels
+of it look wrong.
+
+A number is a suspect if it is far from what the other numbers predict, in robust standard deviations of the residuals.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +26,18 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import StoreError
-from labelwise.io.files import write_text
+from labelwise.io.checked import read_checked, write_checked
 from labelwise.project.loop.model import logistic, ridge
 from labelwise.rng import Key
 from labelwise.train.torch.data import assign_folds
 
-_FOLDS, _FEWEST = 5, 20
-_UNLIKELY = 0.5  # a label is suspect below this probability
-_FAR = 3.0  # a number is suspect if its residual is larger, in robust standard deviations
+_FOLDS, _FEWEST, _KNOWN = 10, 20, 5  # folds; labels below which none is a suspect, in all and of a class
+_STRENGTH = 10.0  # of these models (model.py): less than elsewhere, since some of their labels are wrong
+_LIKELY = 0.5  # a label is suspect if it is wrong with more than this chance
+_GAIN = 2.0  # of the log-likelihood, below which noise explains nothing: one clean project in forty exceeds it
+_TEMPERATURES = torch.logspace(-1.6, 1.3, 40, dtype=torch.float64)
+_NOISE = torch.cat([torch.zeros(1), torch.logspace(-2.3, -0.4, 20)]).double()  # chances that a label is wrong
+_FAR = 4.0  # a number is suspect if its residual is larger, in robust standard deviations
 
 
 @dataclass(frozen=True)
@@ -49,22 +67,40 @@ def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Se
         return _numbers(ids, x_ND, torch.tensor(list(labels), dtype=torch.float64), key)
     label_N = torch.tensor([int(label) for label in labels])
     fold_N = assign_folds(ids, label_N, _FOLDS, key)
-    p_NC = torch.zeros(len(ids), len(classes), dtype=torch.float64)
+    out_NC = torch.zeros(len(ids), len(classes), dtype=torch.float64)
     for fold in range(_FOLDS):
         out = fold_N == fold
         if bool(out.any()) and not bool(out.all()):
-            weight, bias = logistic(x_ND[~out], label_N[~out], len(classes))
-            p_NC[out] = (x_ND[out] @ weight.T + bias).softmax(1)
-    own_N = p_NC.gather(1, label_N[:, None])[:, 0]
-    best_N = p_NC.argmax(1)
-    # No model can find a class likely if it has no other labelled row.
-    known_N = torch.bincount(label_N, minlength=len(classes))[label_N] > 1
-    wrong = ((best_N != label_N) & known_N & (own_N < _UNLIKELY)).nonzero()[:, 0]
-    order = wrong[(own_N - p_NC.amax(1))[wrong].argsort(stable=True)]
+            weight, bias = logistic(x_ND[~out], label_N[~out], len(classes), strength=_STRENGTH)
+            out_NC[out] = x_ND[out] @ weight.T + bias
+    known_N = torch.bincount(label_N, minlength=len(classes))[label_N] >= _KNOWN
+    best_N, wrong_N = out_NC.argmax(1), torch.zeros(len(ids), dtype=torch.float64)
+    wrong_N[known_N] = _wrong(out_NC[known_N], label_N[known_N])
+    suspected = ((best_N != label_N) & known_N & (wrong_N > _LIKELY)).nonzero()[:, 0]
+    order = suspected[(-wrong_N[suspected]).argsort(stable=True)]
     return [
-        Suspect(int(ids[i]), classes[int(label_N[i])], classes[int(best_N[i])], round(1 - float(own_N[i]), 4))
+        Suspect(int(ids[i]), classes[int(label_N[i])], classes[int(best_N[i])], round(float(wrong_N[i]), 4))
         for i in order
     ]
+
+
+def _wrong(out_NC: Tensor, label_N: Tensor) -> Tensor:
+    """The chance (N,) that each label is wrong, from out-of-fold outputs."""
+    chance_N = torch.zeros(len(label_N), dtype=torch.float64)
+    if not len(label_N):
+        return chance_N
+    others = max(out_NC.shape[1] - 1, 1)
+    fits = torch.empty(len(_TEMPERATURES), len(_NOISE), dtype=torch.float64)
+    for t, temperature in enumerate(_TEMPERATURES):
+        own_N = (out_NC / temperature).softmax(1).gather(1, label_N[:, None])
+        fits[t] = ((1 - _NOISE) * own_N + _NOISE * (1 - own_N) / others).clamp_min(1e-12).log().sum(0)
+    best_t, best_r = divmod(int(fits.argmax()), len(_NOISE))
+    if float(fits.max() - fits[:, 0].max()) < _GAIN:
+        return chance_N
+    noise = float(_NOISE[best_r])
+    own_N = (out_NC / _TEMPERATURES[best_t]).softmax(1).gather(1, label_N[:, None])[:, 0]
+    other_N = noise * (1 - own_N) / others
+    return other_N / ((1 - noise) * own_N + other_N)
 
 
 def _numbers(ids: Tensor, x_ND: Tensor, y_N: Tensor, key: Key) -> list[Suspect]:
@@ -87,14 +123,22 @@ def _numbers(ids: Tensor, x_ND: Tensor, y_N: Tensor, key: Key) -> list[Suspect]:
 
 def write_suspects(folder: Path, suspects: Sequence[Suspect]) -> None:
     """Write the suspects of a round to its folder."""
-    write_text(folder / "suspects.json", json.dumps([asdict(one) for one in suspects], ensure_ascii=False) + "\n")
+    write_checked(folder / "suspects.json", {"suspects": [asdict(one) for one in suspects]})
 
 
 def read_suspects(project: Path) -> list[Suspect]:
     """The suspects of the last round that has any."""
     for path in sorted(project.glob("rounds/*/suspects.json"), reverse=True):
-        try:
-            return [Suspect(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
-        except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{path} cannot be read ({error}). Remove it; the next round writes a new one") from error
+        return read_file(path)
     return []
+
+
+def read_file(path: Path) -> list[Suspect]:
+    """The suspects that `write_suspects` wrote."""
+    remedy = "remove it; the next round writes a new one"
+    try:
+        if path.read_bytes()[:1] == b"[":  # of an early version
+            return [Suspect(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        return [Suspect(**one) for one in read_checked(path, remedy)["suspects"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); {remedy}") from error

@@ -16,25 +16,44 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from labelwise.errors import LabelwiseError, StoreError
 from labelwise.io.files import FileLockedError, append_log, open_locked
+from labelwise.project.create import complete
 from labelwise.project.loop.heartbeat import HeartbeatWriter, read_heartbeat
 from labelwise.project.loop.rounds import finish_round, make_round, read_notes
-from labelwise.project.loop.snapshot import last_seq
 from labelwise.project.project import Project
-
-POLL_SECONDS = 0.5  # between two looks at the store
-RETRY_SECONDS = 30.0  # after which a failed step is tried again
-LOCK_SECONDS = 15.0  # to wait for another worker of the same project to stop
+from labelwise.project.suggest.update import Updater
 
 
-def step(project: Project, heartbeat: HeartbeatWriter) -> bool:
-    """Do the next piece of work, if there is one; whether something was done."""
+@dataclass(frozen=True)
+class Waits:
+    """How long a worker waits, in seconds.
+
+    Attributes:
+        poll: between two looks at the store.
+        retry: until a failed step is tried again.
+        lock: for another worker of the same project to stop.
+    """
+
+    poll: float = 0.5
+    retry: float = 30.0
+    lock: float = 15.0
+
+
+WAITS = Waits()
+
+
+def step(project: Project, heartbeat: HeartbeatWriter, check: Callable[[], None] = lambda: None) -> bool:
+    """Do the next piece of work, if there is one; whether something was done. `check` may end a long one."""
+    if project.pending:
+        _compute_features(project, heartbeat, check)
+        return True
     store, settings = project.store, project.settings
     rounds, progress = store.rounds(), store.progress()
     number = rounds[-1].number if rounds else 0
@@ -44,7 +63,7 @@ def step(project: Project, heartbeat: HeartbeatWriter) -> bool:
             finish_round(project, number, rounds[-1].after)
             return True
         unanswered = progress.picks - progress.answered
-        if unanswered > settings.lead * progress.picks:
+        if unanswered > settings.lead * progress.picks and not rounds[-1].notes.get("early"):
             heartbeat.set(
                 "waiting",
                 f"waiting for answers to {unanswered} of the {progress.picks} items of round {number}",
@@ -54,12 +73,27 @@ def step(project: Project, heartbeat: HeartbeatWriter) -> bool:
     if number and _all_picked(project):
         return _finish(project, heartbeat, number, progress.picks - progress.answered)
     heartbeat.set("training" if number else "choosing", f"preparing round {number + 1}", number)
-    after = last_seq(store)
+    after = store.last_seq()
     if not make_round(project, number + 1, after):
         return _finish(project, heartbeat, number, progress.picks - progress.answered)
     heartbeat.set("training", f"measuring the model of round {number + 1}", number + 1)
     finish_round(project, number + 1, after)
     return True
+
+
+def _compute_features(project: Project, heartbeat: HeartbeatWriter, check: Callable[[], None]) -> None:
+    """Complete a project whose page opened before its features were there."""
+    shown = 0.0
+
+    def on_progress(text: str, done: int, total: int) -> None:
+        nonlocal shown
+        check()
+        if time.monotonic() - shown > WAITS.poll or not total:
+            shown = time.monotonic()
+            rows = f": {done:,} of {total:,} items" if total else ""
+            heartbeat.set("choosing", f"{text}{rows}. Until then, items drawn at random are labelled", 0)
+
+    complete(project, on_progress)
 
 
 def _all_picked(project: Project) -> bool:
@@ -72,7 +106,7 @@ def _all_picked(project: Project) -> bool:
 def _finish(project: Project, heartbeat: HeartbeatWriter, number: int, unanswered: int) -> bool:
     """With no row left to choose, train once more when the last answers are in."""
     notes = read_notes(project.folder, number)
-    after = last_seq(project.store)
+    after = project.store.last_seq()
     if unanswered == 0 and notes is not None and notes.get("after") != after:
         heartbeat.set("training", "measuring the last model", number)
         finish_round(project, number, after)
@@ -81,7 +115,7 @@ def _finish(project: Project, heartbeat: HeartbeatWriter, number: int, unanswere
     return False
 
 
-def run(folder: Path, once: bool = False, parent: int | None = None) -> None:
+def run(folder: Path, once: bool = False, parent: int | None = None, waits: Waits = WAITS) -> None:
     """Work on the project until stopped.
 
     Args:
@@ -89,17 +123,24 @@ def run(folder: Path, once: bool = False, parent: int | None = None) -> None:
         once: stop as soon as there is nothing to do.
         parent: stop when this process, which started the worker, is gone. It is passed in and not looked up, because
             it may have been killed while this process was still importing.
+        waits: how long to wait, and for what.
     """
-    with worker_lock(folder, parent), contextlib.closing(Project.open(folder)) as project:
+
+    def stop_without_parent() -> None:
+        if parent is not None and os.getppid() != parent:
+            raise SystemExit(0)
+
+    with worker_lock(folder, parent, waits), contextlib.closing(Project.open(folder)) as project:
         heartbeat = HeartbeatWriter(folder)
+        updater = Updater(project)
         message = "stopped"
         try:
             while parent is None or os.getppid() == parent:
-                worked = _try_step(project, heartbeat)
+                worked = _try_step(project, heartbeat, stop_without_parent, waits) or _try_suggest(updater, heartbeat)
                 if once and not worked:
                     return
                 if not worked:
-                    time.sleep(POLL_SECONDS)
+                    time.sleep(waits.poll)
             message = "the page that started the worker is gone"
         except BaseException as error:
             message = (
@@ -110,24 +151,36 @@ def run(folder: Path, once: bool = False, parent: int | None = None) -> None:
             heartbeat.close(message)
 
 
-def _try_step(project: Project, heartbeat: HeartbeatWriter) -> bool:
+def _try_step(
+    project: Project, heartbeat: HeartbeatWriter, check: Callable[[], None] = lambda: None, waits: Waits = WAITS
+) -> bool:
     """One step. An error is logged and shown; the step is tried again after the next answer, or after a while."""
     try:
-        return step(project, heartbeat)
+        return step(project, heartbeat, check)
     except (LabelwiseError, OSError, ArithmeticError, RuntimeError) as error:
         with contextlib.suppress(OSError):  # a full disk must not end the worker, which tries again
             append_log(project.folder / "log.txt", f"worker: {traceback.format_exc()}")
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         rounds = project.store.rounds()
         heartbeat.set("failed", first, rounds[-1].number if rounds else 0)
-        seen, until = last_seq(project.store), time.monotonic() + RETRY_SECONDS
-        while time.monotonic() < until and last_seq(project.store) == seen:
-            time.sleep(POLL_SECONDS)
+        seen, until = project.store.last_seq(), time.monotonic() + waits.retry
+        while time.monotonic() < until and project.store.last_seq() == seen:
+            time.sleep(waits.poll)
         return True
 
 
+def _try_suggest(updater: Updater, heartbeat: HeartbeatWriter) -> bool:
+    """One step of the suggestions; whether something was done. An error is logged, and labelling goes on without."""
+    try:
+        return updater.step(lambda text, done, total: heartbeat.set("choosing", f"suggestions: {text}", 0))
+    except (LabelwiseError, OSError, ArithmeticError, RuntimeError):
+        with contextlib.suppress(OSError):
+            append_log(updater.folder / "log.txt", f"worker: {traceback.format_exc()}")
+        return False
+
+
 @contextlib.contextmanager
-def worker_lock(folder: Path, parent: int | None = None) -> Iterator[None]:
+def worker_lock(folder: Path, parent: int | None = None, waits: Waits = WAITS) -> Iterator[None]:
     """Hold the lock of the project's worker; the system releases it when the process ends in any way.
 
     If another worker holds it, the worker of a page (with `parent`) waits until that one stops, because two pages may
@@ -140,7 +193,7 @@ def worker_lock(folder: Path, parent: int | None = None) -> Iterator[None]:
         if parent is not None and os.getppid() != parent:
             raise SystemExit(0)
 
-    timeout = LOCK_SECONDS if parent is None else math.inf
+    timeout = waits.lock if parent is None else math.inf
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(open_locked(folder / "worker.lock", timeout=timeout, check=stop_without_parent))

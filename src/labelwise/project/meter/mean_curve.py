@@ -1,7 +1,9 @@
 """Learning curves of mean losses: what random labels give, measured on the test slice, and what lies beyond it.
 
 The test slice is a random sample, so training on n of its rows and testing on the others is random labelling with n
-labels. Repeated over permutations, this gives the mean loss of random labels for every n below the size m of the slice.
+labels. Repeated over permutations, this gives the mean loss of random labels for every n below the size m of the
+slice. Rows of a slice with weights are trained on with a chance in proportion to their weight, drawn again for each
+permutation: what is left of such draws is a uniform sample. All others are tested on, and count with their weights.
 
 Beyond n = m, the curve continues as  E(n) = a + b n^-c,  a, b >= 0. The uncertainty comes from bootstrap draws. Each
 draw resamples the test rows (the same rows for all models, whose losses are compared), adds the spread between
@@ -18,12 +20,14 @@ import torch
 from torch import Tensor
 
 from labelwise.project.loop.model import logistic, ridge
+from labelwise.project.loop.set_model import logistic_each, set_losses
 from labelwise.rng import Key
 
 DRAWS = 600
 _SIZES = 6
 _FOLDS = 6  # one row in six is held out at the largest size
 _EXPONENTS = np.geomspace(0.15, 2.0, 16)
+MOST_WEIGHT = 2.0  # of a draw of a slice with weights
 _MODEL_ERROR = 0.05  # relative difference that even the best law may have from a true curve
 
 
@@ -39,18 +43,23 @@ class RandomCurve:
     spread: float
 
 
-def random_curve(x_MD: Tensor, label_M: np.ndarray, classes: int, key: Key) -> RandomCurve:
+def random_curve(
+    x_MD: Tensor, label_M: np.ndarray, classes: int, key: Key, weight_M: np.ndarray | None = None
+) -> RandomCurve:
     """Train on n of the rows and test on the others, for several n and many permutations.
 
     Args:
         x_MD: features of the test rows.
-        label_M: their labels; class numbers, or numbers.
+        label_M: their labels; class numbers, or numbers; (M, C) zeros and ones for sets of classes.
         classes: number of classes; 0 for numbers.
         key: source of chance.
+        weight_M: weights of the test rows; None if they are a uniform sample.
     """
     m = len(label_M)
     out = -(-m // _FOLDS)
-    most = m - out
+    w_M = np.ones(m) if weight_M is None else weight_M
+    chance_M = np.minimum(w_M / (1.0 if weight_M is None else MOST_WEIGHT), 1.0)
+    most = int((m - out) * chance_M.mean())
     least = max(5, min(2 * classes, most // 2))  # the curve has another shape until every class was seen
     sizes_S = np.unique(np.geomspace(least, most, _SIZES).round().astype(int))
     repeats = _FOLDS * (2 if m < 250 else 1)
@@ -59,18 +68,24 @@ def random_curve(x_MD: Tensor, label_M: np.ndarray, classes: int, key: Key) -> R
     x_MD = x_MD.double()
     for repeat in range(repeats):
         order = key.fold("order", repeat // _FOLDS).numpy().permutation(m)
+        uniform_M = key.fold("thin", repeat // _FOLDS).numpy().random(m) < chance_M
         order = np.roll(order, (repeat % _FOLDS) * out)  # each row is held out at the largest size in one of the folds
+        usable = order[: m - out][uniform_M[order[: m - out]]]
         for s, n in enumerate(sizes_S.tolist()):
-            inside, outside = order[:n], order[n:]
+            inside = usable[:n]
+            outside = order[~np.isin(order, inside)]
             loss = _losses(x_MD, label_M, inside, outside, classes)
             total_SM[s, outside] += loss
             count_SM[s, outside] += 1
-            mean_RS[repeat, s] = loss.mean()
+            mean_RS[repeat, s] = np.average(loss, weights=w_M[outside])
     loss_SM = total_SM / count_SM
     return RandomCurve(sizes_S, loss_SM, _spread(mean_RS, loss_SM, sizes_S))
 
 
 def _losses(x_MD: Tensor, label_M: np.ndarray, inside: np.ndarray, outside: np.ndarray, classes: int) -> np.ndarray:
+    if label_M.ndim == 2:  # sets of classes, as zeros and ones
+        weight, bias = logistic_each(x_MD[inside], torch.from_numpy(label_M[inside]))
+        return set_losses((x_MD[outside] @ weight.T + bias).numpy() > 0, label_M[outside])
     if classes:
         label = torch.from_numpy(label_M[inside].astype(np.int64))
         weight, bias = logistic(x_MD[inside], label, classes)
@@ -118,15 +133,16 @@ class Curves:
                 continue
             gap = loss - self.a_B[b]
             ratio = np.log(self.b_B[b] / gap) / self.c_B[b] if gap > 0 and self.b_B[b] > 0 else np.inf
-            found[b] = np.exp(min(ratio, np.log(most)))
+            found[b] = most if ratio >= np.log(most) else np.exp(ratio)
         return np.clip(found, self.sizes_S[0], most)
 
 
-def weights(m: int, key: Key, draws: int = DRAWS) -> np.ndarray:
-    """Bootstrap weights (B, M) of the test rows; the first draw gives every row the same weight."""
-    rng = key.numpy()
-    resampled = rng.multinomial(m, np.full(m, 1 / m), size=draws - 1) / m
-    return np.concatenate([np.full((1, m), 1 / m), resampled])
+def weights(weight_M: np.ndarray, key: Key, draws: int = DRAWS) -> np.ndarray:
+    """Bootstrap weights (B, M) of the test rows, which sum to 1; the first draw is the slice itself."""
+    m = len(weight_M)
+    count_BM = np.concatenate([np.ones((1, m)), key.numpy().multinomial(m, np.full(m, 1 / m), size=draws - 1)])
+    w_BM = count_BM * weight_M
+    return np.asarray(w_BM / w_BM.sum(1, keepdims=True))
 
 
 def curves(sizes_S: np.ndarray, loss_SM: np.ndarray, w_BM: np.ndarray, spread: float, key: Key) -> Curves:

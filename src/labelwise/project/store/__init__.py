@@ -9,7 +9,36 @@ try:
 except ImportError as error:
     raise extra("sqlalchemy", "app") from error
 
-from labelwise.project.store.records import Agreement, Answer, Event, Item, Kind, Pick, Progress, Round, Slice, Task
+from labelwise.project.store.records import (
+    ROLES,
+    Agreement,
+    Annotator,
+    Answer,
+    Event,
+    Item,
+    Kind,
+    Pick,
+    Progress,
+    Role,
+    Round,
+    Slice,
+    Task,
+)
 from labelwise.project.store.store import Store
 
-__all__ = ["Agreement", "Answer", "Event", "Item", "Kind", "Pick", "Progress", "Round", "Slice", "Store", "Task"]
+__all__ = [
+    "ROLES",
+    "Agreement",
+    "Annotator",
+    "Answer",
+    "Event",
+    "Item",
+    "Kind",
+    "Pick",
+    "Progress",
+    "Role",
+    "Round",
+    "Slice",
+    "Store",
+    "Task",
+]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 
 from labelwise.errors import ArgumentError, LabelError
+from labelwise.project import label_sets
+from labelwise.project.store.leases import MAX_SECONDS
 from labelwise.project.store.records import ANSWERS
 
 
@@ -29,8 +31,8 @@ def named(what: str, text: str) -> str:
     return text
 
 
-def answer(kind: str, value: str | None, classes: list[str]) -> None:
-    """Check an answer of a person: its kind, and a value where the kind needs one."""
+def answer(kind: str, value: str | None, classes: list[str], sets: bool = False) -> None:
+    """Check an answer of a person: its kind, and a value where the kind needs one, with `sets` several classes."""
     if kind not in ANSWERS:
         raise ArgumentError(f"an answer is one of {ANSWERS}, found {kind!r}")
     if kind != "label":
@@ -39,12 +41,16 @@ def answer(kind: str, value: str | None, classes: list[str]) -> None:
         return
     if value is None:
         raise ArgumentError("a label needs a value, found None")
-    label(value, classes)
+    label(value, classes, sets)
 
 
-def label(value: str, classes: list[str]) -> None:
+def label(value: str, classes: list[str], sets: bool = False) -> None:
     """Check that a label is a class of the project, if it has classes (a project of numbers has none)."""
     named("a label", value)
+    if sets:
+        if label_sets.checked(value, classes) != value:
+            raise LabelError(f"a set of classes is stored as {label_sets.checked(value, classes)!r}, found {value!r}")
+        return
     if classes and value not in classes:
         raise LabelError(f"{value!r} is not a class of this project, which has {classes}. Add it with add_class first")
 
@@ -56,6 +62,12 @@ def seconds(value: float | None) -> float | None:
     if not (math.isfinite(value) and value >= 0):
         raise ArgumentError(f"seconds must be a number of at least 0, found {value!r}")
     return float(value)
+
+
+def lease_seconds(value: float) -> None:
+    """Check how long a task is to be reserved."""
+    if not value <= MAX_SECONDS:
+        raise ArgumentError(f"a task is reserved for at most {MAX_SECONDS:g} seconds, found {value!r}")
 
 
 def once(labels: Iterable[tuple[int, str]]) -> dict[int, str]:

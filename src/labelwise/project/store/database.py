@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ from sqlalchemy.exc import ArgumentError as UrlError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from labelwise.errors import ArgumentError, StoreError, extra
-from labelwise.project.store.schema import about
+from labelwise.io.chain import read_heads, write_heads
+from labelwise.project.store import chains
+from labelwise.project.store.schema import about, event, lease, pick, round_
 
-DAMAGED = ("file is not a database", "malformed")  # in messages of SQLite
+DAMAGED = ("file is not a database", "malformed", "Could not decode")  # in messages of SQLite
 BUSY_SECONDS = 60
+_INDEXED = (about, round_, pick, event, lease)  # the items have no index, and their digest reads them all
+_REPAIR = "restore it from a backup, or run `labelwise doctor PROJECT --repair`"
 
 
 class Database:
@@ -37,6 +41,7 @@ class Database:
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
         # SQLite allows one writer at a time and lets the others poll; threads of this process queue here instead.
         self._writer = threading.Lock()
+        self._noted: Mapping[str, str] | None = None
 
     @property
     def path(self) -> Path | None:
@@ -55,9 +60,13 @@ class Database:
 
         Events get their numbers in here, so a reader that has seen number n has seen every lower number.
         """
-        with self._writer if self.is_sqlite else contextlib.nullcontext(), self._begin("write") as connection:
-            connection.execute(select(about.c.value).where(about.c.name == "version").with_for_update())
-            yield connection
+        with self._writer if self.is_sqlite else contextlib.nullcontext():
+            with self._begin("write") as connection:
+                if not self.is_sqlite:  # which has begun with the lock of the whole file
+                    connection.execute(select(about.c.value).where(about.c.name == "version").with_for_update())
+                yield connection
+                heads = chains.heads(connection) if self.is_sqlite else None
+            self._note(heads)
 
     @contextlib.contextmanager
     def leasing(self) -> Iterator[Connection]:
@@ -72,6 +81,33 @@ class Database:
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('labelwise'), 1)"))
             yield connection
+
+    def faults(self) -> list[str]:
+        """What is wrong with the store, in words; empty if everything in it is as it was written."""
+        noted = None if self.path is None else read_heads(self.path, _REPAIR)
+        with self.reading() as connection:
+            if self.is_sqlite:
+                for table in _INDEXED:
+                    found = connection.exec_driver_sql(f"PRAGMA integrity_check({table.name})").scalars().all()
+                    if found != ["ok"]:
+                        return [f"the table {table.name} is damaged ({found[0]})"]
+            found, heads = chains.check(connection, noted), chains.heads(connection)
+        if not found and noted is None and self.is_sqlite:
+            self._note(heads)  # a copy of the database alone, or a store of an early version
+        return found
+
+    def checkpoint(self) -> None:
+        """Bring what SQLite has written ahead into its file, as far as no reader needs it, so that a copy has it."""
+        if self.is_sqlite:
+            with contextlib.closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _note(self, heads: Mapping[str, str] | None) -> None:
+        """Note in a file what a committed store ends with."""
+        if heads is not None and heads != self._noted and self.path is not None:
+            with contextlib.suppress(OSError):  # a note that is behind is no error
+                write_heads(self.path, heads)
+                self._noted = heads
 
     def close(self) -> None:
         """Close every connection."""
@@ -94,13 +130,15 @@ class Database:
         except DBAPIError as error:
             if any(sign in str(error.orig) for sign in DAMAGED):
                 raise StoreError(
-                    f"the store {self.name} is damaged: {error.orig}. Keep the file, and put a backup in its place; "
-                    "`sqlite3 store.db .recover` may recover more"
+                    f"the store {self.name} is damaged: {error.orig}. Restore it from a backup, or run `labelwise "
+                    "doctor PROJECT --repair`, which sets it aside and keeps what is good"
                 ) from error
             raise StoreError(
                 f"the store {self.name} failed: {error.orig}. Nothing was changed. Check that the disk is not full, "
                 "the folder is writable and the server is running, and try again"
             ) from error
+        except UnicodeDecodeError as error:  # a name in a damaged schema
+            raise StoreError(f"the store {self.name} is damaged: {error}. {_REPAIR.capitalize()}") from error
         except SQLAlchemyError as error:
             raise StoreError(f"the store {self.name} failed: {error}. Nothing was changed") from error
 

@@ -2,20 +2,29 @@
 
 An expired lease stays in the table, so that a late answer still finds its row; the answer removes it. An answer on a
 valid lease is always accepted, one on an expired lease while the pick is still free.
+
+Time is that of the database on PostgreSQL, one clock for all pages, and that of the machine for SQLite. No lease is for
+longer than MAX_SECONDS; one that seems to end later was given by a clock that was ahead, and does not count.
+
+A token ends with a digest of its row and person, so that a damaged lease gives nobody another row.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, text, update
 
 from labelwise.errors import StoreError
 from labelwise.project.store.pick_queue import PickQueue
 from labelwise.project.store.schema import lease, pick
+
+MAX_SECONDS = 3600.0
+_RANDOM = 22  # characters of a token that are chance; tokens of early versions have no more
 
 
 @dataclass(frozen=True)
@@ -30,13 +39,20 @@ class Lease:
     redo: bool
 
 
+def clock(connection: Connection) -> float:
+    """The time that leases go by, in seconds since 1970."""
+    if connection.dialect.name == "postgresql":
+        return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+    return time.time()
+
+
 # --- which pick comes next. All of these need the lock of the queue -------------------------------------------------
 
 
-def next_lease(connection: Connection, queue: PickQueue, who: str, until: float, skip: Sequence[int]) -> Lease | None:
+def next_lease(connection: Connection, queue: PickQueue, who: str, seconds: float, skip: Sequence[int]) -> Lease | None:
     """The lease of this person, extended, or a new one on the first free pick; None if there is none."""
-    now = time.time()
-    valid = _valid(connection, now)
+    now = clock(connection)
+    until, valid = now + seconds, _valid(connection, now)
     queue.refresh(connection)
     own = _own(valid, who, skip, queue)
     if own:
@@ -54,7 +70,7 @@ def next_lease(connection: Connection, queue: PickQueue, who: str, until: float,
 
 def upcoming(connection: Connection, queue: PickQueue, who: str, n: int) -> tuple[list[int], dict[int, Lease]]:
     """The next `n` rows after the current one of this person, and the leases among them by row."""
-    valid = _valid(connection, time.time())
+    valid = _valid(connection, clock(connection))
     queue.refresh(connection)
     own = _own(valid, who, (), queue)
     holders, leased = _holders(valid, queue), {one.row for one in own}
@@ -69,8 +85,8 @@ def upcoming(connection: Connection, queue: PickQueue, who: str, n: int) -> tupl
 
 def check_wanted(connection: Connection, queue: PickQueue, current: Lease) -> None:
     """Raise StoreError if an answer on this lease is too late. The queue is fresh and the pick locked."""
-    now = time.time()
-    if current.until > now:
+    now = clock(connection)
+    if now < current.until <= now + MAX_SECONDS:
         return
     holders = _holders(_valid(connection, now), queue).get(current.row, set())
     if not _is_free(queue, current.row, current.who, holders):
@@ -119,6 +135,11 @@ def by_token(connection: Connection, token: str) -> Lease | None:
     return None if found is None else _lease(found)
 
 
+def count(connection: Connection) -> int:
+    """How many leases are valid now."""
+    return len(_valid(connection, clock(connection)))
+
+
 def lock_pick(connection: Connection, row: int, wait: bool) -> bool:
     """Lock the pick until the transaction ends; whether that was possible, if not waiting for it."""
     query = select(pick.c.row).where(pick.c.row == row).with_for_update(skip_locked=not wait)
@@ -128,8 +149,11 @@ def lock_pick(connection: Connection, row: int, wait: bool) -> bool:
 def grant(connection: Connection, row: int, who: str, now: float, until: float, redo: bool) -> Lease:
     """Lease the pick to the person. An earlier lease keeps its token, so that an old window goes on working."""
     found = connection.execute(select(lease).where(lease.c.row == row, lease.c.who == who)).first()
+    if found is not None and _lease(found) is None:
+        remove(connection, row, who)
+        found = None
     if found is None:
-        made = Lease(row, who, secrets.token_urlsafe(16), now, until, redo)
+        made = Lease(row, who, _fresh_token(row, who), now, until, redo)
         values = {name: getattr(made, name) for name in ("row", "who", "token", "made", "until", "redo")}
         connection.execute(insert(lease).values(values))
         return made
@@ -144,8 +168,9 @@ def remove(connection: Connection, row: int, who: str) -> None:
     connection.execute(delete(lease).where(lease.c.row == row, lease.c.who == who))
 
 
-def expire(connection: Connection, who: str, now: float) -> None:
+def expire(connection: Connection, who: str) -> None:
     """Let all leases of the person expire now."""
+    now = clock(connection)
     connection.execute(update(lease).where(lease.c.who == who, lease.c.until > now).values(until=now))
 
 
@@ -155,8 +180,24 @@ def _extend(connection: Connection, current: Lease, until: float) -> Lease:
 
 
 def _valid(connection: Connection, now: float) -> list[Lease]:
-    return [_lease(found) for found in connection.execute(select(lease).where(lease.c.until > now))]
+    query = select(lease).where(lease.c.until > now, lease.c.until <= now + MAX_SECONDS)
+    return [one for found in connection.execute(query) if (one := _lease(found)) is not None]
 
 
-def _lease(found: Row[tuple[object, ...]]) -> Lease:
+def _lease(found: Row[tuple[object, ...]]) -> Lease | None:
+    """A lease as the table has it; None if it is damaged."""
+    token, times = found.token, (found.made, found.until)
+    if not isinstance(token, str) or not all(isinstance(one, float) for one in times):
+        return None
+    if token[_RANDOM:] not in ("", _digest(token[:_RANDOM], found.row, found.who)):
+        return None
     return Lease(found.row, found.who, found.token, found.made, found.until, bool(found.redo))
+
+
+def _fresh_token(row: int, who: str) -> str:
+    chance = secrets.token_urlsafe(16)
+    return chance + _digest(chance, row, who)
+
+
+def _digest(chance: str, row: int, who: str) -> str:
+    return hashlib.sha256(f"{chance} {row} {who}".encode("utf-8", "surrogatepass")).hexdigest()[:10]

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy import Connection, insert, inspect, select, text, update
 
 from labelwise.errors import StoreError
 from labelwise.io.files import sync_folder
-from labelwise.project.store import schema
+from labelwise.project.store import chains, schema
 from labelwise.project.store.database import Database
 from labelwise.project.store.schema import about
 
+
+def _add_chains(connection: Connection) -> None:
+    """Version 2: events and rounds are chained, and the items have a digest."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    for table in ("labelwise_event", "labelwise_round"):
+        if is_sqlite:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN chain TEXT NOT NULL DEFAULT ''"))
+            connection.execute(text(f"DROP TRIGGER {table}_no_update"))
+        else:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN chain TEXT"))
+            connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+    chains.begin(connection, int(_about(connection)["people"]))
+    chains.link_all(connection)
+    if is_sqlite:
+        connection.execute(text("DROP TRIGGER labelwise_event_in_order"))
+        for statement in schema.sqlite_triggers():
+            if any(f"TRIGGER {name} " in statement for name in _CHANGED):
+                connection.execute(text(statement))
+        return
+    for table in ("labelwise_event", "labelwise_round"):
+        connection.execute(text(f"ALTER TABLE {table} ALTER COLUMN chain SET NOT NULL"))
+        connection.execute(text(f"ALTER TABLE {table} ENABLE TRIGGER USER"))
+
+
+_CHANGED = ("labelwise_event_no_update", "labelwise_round_no_update", "labelwise_event_in_order")
+
 # STEPS[n] upgrades version n to version n + 1. A released step is never edited.
-STEPS: dict[int, Callable[[Connection], None]] = {}
+STEPS: dict[int, Callable[[Connection], None]] = {1: _add_chains}
 
 
 def create(database: Database, people: int) -> None:
@@ -26,20 +53,47 @@ def create(database: Database, people: int) -> None:
         schema.build(connection)
         rows = {"version": schema.VERSION, "people": people}
         connection.execute(insert(about), [{"name": name, "value": str(value)} for name, value in rows.items()])
+        chains.begin(connection, people)
     if database.path is not None:
         sync_folder(database.path.parent)
 
 
 def migrate(database: Database) -> int:
-    """Upgrade the store to this version, all steps or none. Returns how many people answer each item."""
+    """Upgrade the store to this version, all steps or none, and check it. Returns how many people answer each item.
+
+    Raises:
+        StoreError: there is no store, or it is not as it was written.
+    """
+    upgrade(database)
+    faults = database.faults()
+    if faults:
+        more = f" ({len(faults) - 3} more)" if len(faults) > 3 else ""
+        raise StoreError(
+            f"the store {database.name} is not as it was written: {'; '.join(faults[:3])}{more}. Restore it from a "
+            "backup, or run `labelwise doctor PROJECT --repair`, which sets it aside and keeps what is good"
+        )
+    with database.reading() as connection:
+        return int(_about(connection)["people"])
+
+
+def fresh_file(path: Path) -> Path:
+    """Where a repair writes the new SQLite file, until that is in its place."""
+    return path.with_name(f"{path.name}.repaired")
+
+
+def upgrade(database: Database) -> None:
+    """Upgrade the store to this version, all steps or none. StoreError if there is none."""
     if database.path is not None and not database.path.is_file():
+        if fresh_file(database.path).exists():
+            raise StoreError(
+                f"the repair of {database.name} was interrupted; `labelwise doctor PROJECT --repair` finishes it"
+            )
         raise StoreError(
             f"there is no store at {database.name}. If it was deleted, restore it from a backup: it holds the answers. "
             "Otherwise check the address, or make a project first"
         )
     with database.reading() as connection:
         found = _version(database, connection)
-        people = int(_about(connection)["people"])
     if found < schema.VERSION:
         with database.building() as connection:
             # Read again: another process may have upgraded meanwhile.
@@ -47,7 +101,6 @@ def migrate(database: Database) -> int:
                 STEPS[version](connection)
                 now = update(about).where(about.c.name == "version").values(value=str(version + 1))
                 connection.execute(now)
-    return people
 
 
 def _version(database: Database, connection: Connection) -> int:
@@ -56,11 +109,12 @@ def _version(database: Database, connection: Connection) -> int:
             f"{database.name} holds no project: its tables are missing. Restore it from a backup, or make a new "
             "project in another folder"
         )
-    version = int(_about(connection).get("version", "-1"))
+    written = _about(connection).get("version")
+    version = int(written) if isinstance(written, str) and written.isdecimal() else -1
     if version > schema.VERSION:
         raise StoreError(
             f"{database.name} was written by a newer Labelwise (store version {version}); this one reads up to version "
-            f"{schema.VERSION}. Upgrade with: pip install -U labelwise. Nothing was changed"
+            f"{schema.VERSION}. Upgrade Labelwise from where you installed it. Nothing was changed"
         )
     oldest = min([*STEPS, schema.VERSION])
     if version < oldest:

@@ -51,10 +51,17 @@ class PickQueue:
     def __init__(self, people: int) -> None:
         self.lock = threading.RLock()
         self.people = people
+        self.sets = False
         self._clear()
 
+    def use_sets(self) -> None:
+        """Labels are sets of classes."""
+        with self.lock:
+            self.sets = True
+            self._clear()
+
     def _clear(self) -> None:
-        self.projection = Projection(self.people)
+        self.projection = Projection(self.people, self.sets)
         self.answers: dict[int, Answer] = {}
         self.labels = 0
         self.round = 0
@@ -129,7 +136,8 @@ class PickQueue:
         if index is None:
             return
         found = self._picks[index]
-        closed = is_closed(self.projection.ballots(row), self.people, self.projection.participants.get(found.round, ()))
+        ballots, participants = self.projection.ballots(row), self.projection.participants.get(found.round, ())
+        closed = row in self.projection.decisions or is_closed(ballots, self.people, participants)
         self.counts[found.round][1] += closed - found.closed
         found.closed = closed
         for who, start in self._starts.items():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import json
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from labelwise.project.store.records import ANSWERS, Answer, Slice
+from labelwise.project.label_sets import majority
+from labelwise.project.store.records import ANSWERS, ROLES, Annotator, Answer, Slice
 
 UNSURE = None  # the ballot of someone who could not tell
 
@@ -33,6 +37,13 @@ class Ballot(NamedTuple):
     value: str | None
 
 
+class Decision(NamedTuple):
+    """What a reviewer has decided for a row: a label, or None for "not clear"."""
+
+    who: str
+    value: str | None
+
+
 class Projection:
     """The state after event `last`.
 
@@ -41,8 +52,9 @@ class Projection:
     ballot counts: it corrects the others.
     """
 
-    def __init__(self, people: int) -> None:
+    def __init__(self, people: int, sets: bool = False) -> None:
         self.people = people
+        self.sets = sets
         self.last = 0
         self.classes: list[str] = []
         self.seconds: list[float] = []  # of labels, in order of size
@@ -51,6 +63,8 @@ class Projection:
         ] = {}  # person -> (seq, row) of answers that can be undone, oldest first
         self.participants: dict[int, set[str]] = {}  # round -> people who have answered anything in it
         self.skipped: dict[int, set[int]] = {}  # round -> rows someone has skipped
+        self.annotators: dict[str, Annotator] = {}
+        self.decisions: dict[int, Decision] = {}
         self._stacks: dict[int, dict[str, list[Ballot]]] = {}
         self._touched: dict[int, int] = {}  # row -> seq of the last event on it
 
@@ -65,6 +79,15 @@ class Projection:
                 self._undo(event)
             elif event.kind in ANSWERS or event.kind == "import":
                 self._answer(event)
+            elif event.kind == "decision" and event.row is not None:
+                self.decisions[event.row] = Decision(event.who, event.value)
+            elif event.kind == "reopen" and event.row is not None:
+                self.decisions.pop(event.row, None)
+            elif event.kind == "annotator":
+                found = annotator_of(event.value)
+                self.annotators[found.name] = found
+            elif event.kind == "lost":  # it may have revoked a link, so that none from before is good any more
+                self.annotators = {name: replace(one, role=None) for name, one in self.annotators.items()}
             if event.row is not None and event.kind != "note":
                 self._touched[event.row] = event.seq
                 touched.add(event.row)
@@ -80,22 +103,37 @@ class Projection:
         return {who: stack[-1] for who, stack in self._stacks.get(row, {}).items()}
 
     def rows(self) -> Iterable[int]:
-        """The rows with an answer."""
-        return self._stacks.keys()
+        """The rows with an answer or a decision."""
+        return self._stacks.keys() | self.decisions.keys()
+
+    def touched(self, row: int) -> int:
+        """The number of the last event on the row, notes aside; 0 if there is none."""
+        return self._touched.get(row, 0)
 
     def answer(self, row: int, slice_: Slice | None) -> Answer | None:
-        """The value with the most ballots (the latest ballot if `people` is 1); None for a row without an answer."""
-        ballots = self.ballots(row)
-        if not ballots:
+        """The value with the most ballots (the latest ballot if `people` is 1); None for a row without an answer.
+
+        In a project without classes labels are numbers, and the value is their median. Where labels are sets, it has
+        the classes that more than half of the people gave.
+        """
+        ballots, decided = self.ballots(row), self.decisions.get(row)
+        if not ballots and decided is None:
             return None
         seq = self._touched[row]
         votes = {who: b.value for who, b in sorted(ballots.items()) if b.kind == "label" and b.value is not None}
+        if decided is not None:
+            decision: Literal["label", "unsure"] = "unsure" if decided.value is UNSURE else "label"
+            return Answer(row, decided.value, votes, decision, slice_, seq, decided.who)
         counted = [ballot for ballot in ballots.values() if ballot.kind != "skip"]
         if self.people == 1:
             counted = sorted(counted)[-1:]  # by seq
         counts = Counter(b.value if b.kind == "label" else UNSURE for b in counted)
         if not counts:
             return Answer(row, None, votes, "skip", slice_, seq)
+        if not self.classes and not self.sets and len(counts) > 1:
+            counts = _of_numbers(counts)
+        if self.sets and len(counts) > 1:
+            counts = majority(counts, self.classes)
         most = max(counts.values())
         top = [value for value, count in counts.items() if count == most]
         kind: Literal["label", "unsure", "split"] = "split"
@@ -120,9 +158,10 @@ class Projection:
 
     def _undo(self, event: EventRow) -> None:
         assert event.row is not None
-        assert event.undoes is not None
-        self.given[event.who].pop()  # undo always takes back the last one
-        stacks = self._stacks[event.row]
+        given, stacks = self.given.get(event.who), self._stacks.get(event.row, {})
+        if not given or given[-1][0] != event.undoes or event.who not in stacks:
+            return  # what it took back was lost, see `repair.py`; it is always the last answer
+        given.pop()
         left = [ballot for ballot in stacks[event.who] if ballot.seq != event.undoes]
         if left:
             stacks[event.who] = left
@@ -130,6 +169,27 @@ class Projection:
         del stacks[event.who]
         if not stacks:
             del self._stacks[event.row]
+
+
+def _of_numbers(counts: Counter[str | None]) -> Counter[str | None]:
+    """Where labels are numbers, people rarely give the same one: all of them count for their median."""
+    labels = Counter({value: count for value, count in counts.items() if value is not UNSURE})
+    try:
+        middle = statistics.median(float(str(value)) for value in labels.elements())
+    except ValueError:
+        return counts
+    found: dict[str | None, int] = {repr(middle): labels.total()}
+    return Counter(found | ({UNSURE: counts[UNSURE]} if counts[UNSURE] else {}))
+
+
+def annotator_of(text: str | None) -> Annotator:
+    """The annotator that an event names. Whatever is odd in it gives nobody a role."""
+    try:
+        found = json.loads(text or "")
+        name, role, link = found["name"], found["role"], found["link"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Annotator("", None, 0)
+    return Annotator(str(name), role if role in ROLES else None, link if isinstance(link, int) else 0)
 
 
 def is_closed(ballots: Mapping[str, Ballot], people: int, participants: Iterable[str]) -> bool:

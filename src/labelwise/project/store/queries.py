@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from labelwise.errors import StoreError
+from labelwise.project.store import chains
 from labelwise.project.store.checks import plain
 from labelwise.project.store.leases import Lease
 from labelwise.project.store.records import SLICES, Item, Pick, Round, Task
@@ -29,6 +30,7 @@ def add_items(connection: Connection, items: Iterable[Item]) -> None:
         connection.execute(insert(item), rows)
     except IntegrityError as error:
         raise StoreError("some of these rows are in the store already, or were given twice") from error
+    chains.set_items(connection)
 
 
 def read_items(connection: Connection, rows: Sequence[int] | None) -> list[Item]:
@@ -36,6 +38,10 @@ def read_items(connection: Connection, rows: Sequence[int] | None) -> list[Item]
     if rows is None:
         return [Item(row, ref) for row, ref in connection.execute(select(item.c.row, item.c.ref).order_by(item.c.row))]
     ids = [int(row) for row in rows]
+    if any(not -(2**63) <= row < 2**63 for row in ids):
+        raise StoreError(
+            f"a row is a number of 64 bits; found {next(row for row in ids if not -(2**63) <= row < 2**63)}"
+        )
     found: dict[int, str] = {}
     for chunk in _chunks(ids):
         found.update({one.row: one.ref for one in connection.execute(select(item).where(item.c.row.in_(chunk)))})
@@ -64,8 +70,10 @@ def add_round(connection: Connection, made: Round, picks: Sequence[Pick]) -> Non
         "notes": json.dumps(made.notes),
         "at": time.time(),
     }
-    connection.execute(insert(round_).values(values))
     rows = [_pick_values(made.number, place, one) for place, one in enumerate(picks)]
+    link = chains.head(connection, "rounds").after(chains.round_content(values, rows))
+    connection.execute(insert(round_).values({**values, "chain": chains.text_of(link)}))
+    chains.set_head(connection, "rounds", link)
     _check_rows(connection, [row["row"] for row in rows])
     if rows:
         connection.execute(insert(pick), rows)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Slice = Literal["chosen", "test"]
-Kind = Literal["label", "skip", "unsure", "undo", "note", "class", "import"]
+Kind = Literal["label", "skip", "unsure", "undo", "note", "class", "import", "lost", "decision", "reopen", "annotator"]
+Role = Literal["label", "review", "own"]  # each may do what the ones before it may
 
 ANSWERS = ("label", "skip", "unsure")
+ROLES: tuple[Role, ...] = ("label", "review", "own")
 SLICES = ("chosen", "test")
 
 
@@ -88,7 +90,8 @@ class Answer:
 
     Each person has one ballot per row, their last answer that was not undone. `label` and `unsure` are ballots, `skip`
     is not. `votes` has the labels by person. `split`: two or more answers have equally many ballots. `seq` is the last
-    event on the row. value is None unless kind is "label".
+    event on the row. value is None unless kind is "label". `decided_by` is who decided the row after people disagreed;
+    a decision stands, whatever the ballots are.
     """
 
     row: int
@@ -97,6 +100,16 @@ class Answer:
     kind: Literal["label", "unsure", "skip", "split"]
     slice: Slice | None
     seq: int
+    decided_by: str = ""
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """A person with a link of their own. `role` is None once it is revoked; a new link has the next number."""
+
+    name: str
+    role: Role | None
+    link: int
 
 
 @dataclass(frozen=True)

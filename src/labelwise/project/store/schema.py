@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 from sqlalchemy import text as sql
 
-VERSION = 1
+VERSION = 2
 
 TABLES = MetaData()
 _Row = BigInteger().with_variant(Integer, "sqlite")
@@ -32,6 +32,7 @@ round_ = Table(
     Column("after", _Row, nullable=False),
     Column("notes", Text, nullable=False),
     Column("at", Float(53), nullable=False),
+    Column("chain", Text, nullable=False),  # number and digest, see `chains.py`
 )
 
 pick = Table(
@@ -63,6 +64,7 @@ event = Table(
     Column("model", Text, nullable=False),
     Column("undoes", _Row, ForeignKey("labelwise_event.seq")),
     Column("token", Text, nullable=False, unique=True),
+    Column("chain", Text, nullable=False),
 )
 
 lease = Table(
@@ -83,11 +85,12 @@ _FIXED = (item.name, round_.name, pick.name, event.name)
 def build(connection: Connection) -> None:
     """Create the tables and triggers of this version."""
     TABLES.create_all(connection, checkfirst=False)
-    for statement in _sqlite_triggers() if connection.dialect.name == "sqlite" else _postgres_triggers():
+    for statement in sqlite_triggers() if connection.dialect.name == "sqlite" else _postgres_triggers():
         connection.execute(sql(statement))
 
 
-def _sqlite_triggers() -> list[str]:
+def sqlite_triggers() -> list[str]:
+    """Statements that make the triggers of an SQLite store."""
     triggers = [
         f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, 'the table {table} is append-only'); END"
@@ -98,7 +101,7 @@ def _sqlite_triggers() -> list[str]:
     triggers.append(
         "CREATE TRIGGER labelwise_event_in_order BEFORE INSERT ON labelwise_event WHEN NEW.seq IS NOT "
         "(SELECT coalesce(max(seq), 0) + 1 FROM labelwise_event) "
-        "OR EXISTS (SELECT 1 FROM labelwise_event WHERE token = NEW.token) "
+        "OR EXISTS (SELECT 1 FROM labelwise_event WHERE token = NEW.token) OR NEW.chain = '' "
         "BEGIN SELECT RAISE(ABORT, 'the table labelwise_event is append-only'); END"
     )
     for table, key in ((item.name, "row"), (round_.name, "number"), (pick.name, "row")):
