@@ -55,8 +55,15 @@ def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
     assert stat.S_IMODE((tmp_path / "page.key").stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["page.key"]
     assert first.secret.hex() not in repr(first)
+    whole = (tmp_path / "page.key").read_bytes()
+    for other in (whole[:-1], whole[:33], whole + b"x", bytes([whole[0] ^ 1]) + whole[1:], whole[:-1] + b"~"):
+        (tmp_path / "page.key").write_bytes(other)
+        with pytest.raises(StoreError, match="was changed or cut off"):
+            Auth.make(tmp_path)
+    (tmp_path / "page.key").write_bytes(whole[:32])  # of an early version
+    assert Auth.make(tmp_path).secret == whole[:32]
     (tmp_path / "page.key").write_bytes(b"short")
-    with pytest.raises(StoreError, match="Remove it"):
+    with pytest.raises(StoreError, match="remove it"):
         Auth.make(tmp_path)
 
 
@@ -148,6 +155,16 @@ def test_a_foreign_host_is_refused_whatever_it_asks(browser):
         reply = browser.request(method, path, headers={"host": "rebound.example:8765"})
         assert reply.status_code == 421
         assert "<main" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "host", ["[::1", "[::1]x", "[x]:80", "::1", "a:b", "a b", "[]", ":80", "127.0.0.1:1:2", "x@127.0.0.1"]
+)
+def test_a_malformed_host_is_refused_with_400(browser, host):
+    reply = browser.get("/", headers={"host": host})
+    assert reply.status_code == 400
+    assert "Traceback" not in reply.text
+    assert browser.post("/undo", headers={"origin": "http://[::1"}).status_code == 403
 
 
 @pytest.mark.slow

@@ -16,6 +16,9 @@ import pytest
 
 from fake_project import Suspect, fake_project, running
 from labelwise.project import Project, Settings
+from labelwise.project.suggest.suggestions import Suggestion, Suggestions
+from labelwise.report.charts import Line, Point, line_chart
+from labelwise.report.html import html_document
 from labelwise.server import Auth
 from private_postgres import leave_out
 
@@ -217,12 +220,15 @@ def test_an_answer_is_kept_over_a_reload(project, anna):
     anna.sending = lambda route: route.abort()
     page.keyboard.press("2")
     page.wait_for_selector("#trouble:not([hidden])")
+    # Other keys, such as labelwise-hint:, hold what the person has seen or prefers.
+    answers = "Object.keys(localStorage).filter((key) => key.startsWith('labelwise:')).length"
+    assert page.evaluate(answers) == 1
     anna.sending = lambda route: route.continue_()
     page.on("dialog", lambda dialog: dialog.accept())
     page.reload()
     page.wait_for_selector(f'#card[data-ready]:not([data-row="{row}"])')
     assert labels(project) == {row: "dog"}
-    assert page.evaluate("() => Object.keys(localStorage).length") == 0
+    page.wait_for_function(f"() => {answers} === 0")  # the card may be there a moment before
     anna.complaints = [text for text in anna.complaints if "ERR_FAILED" not in text]
 
 
@@ -317,12 +323,12 @@ def test_the_gallery_changes_a_label(project, anna):
 
 @pytest.mark.slow
 def test_fields_wait_for_the_script_that_sends_what_they_hold(chromium, address):
-    page, held = chromium.new_page(), []
-    page.route("**/htmx-*.js", lambda route: held.append(route))
+    page, requests = chromium.new_page(), []
+    page.route("**/htmx-*.js", lambda route: requests.append(route))
     page.goto(address, wait_until="commit")
     page.wait_for_selector("input[name=name]")
     assert page.locator("input[name=name]").is_disabled()
-    held.pop().continue_()
+    requests.pop().continue_()
     page.unroute("**/htmx-*.js")
     page.wait_for_selector("input[name=name]:enabled:focus")
     page.fill("input[name=name]", "anna")
@@ -350,6 +356,31 @@ def test_on_a_phone_nothing_is_cut_off_and_buttons_are_large(chromium, address, 
     page.wait_for_selector(f'#card[data-ready]:not([data-row="{row}"])')
     assert labels(project) == {row: "dog"}
     ben.close()
+
+
+TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "project", [{"data": REVIEWS, "classes": TEN[:4]}, {"data": REVIEWS, "classes": TEN}], indirect=True
+)
+@pytest.mark.parametrize("size", [(1280, 780), (390, 830)])
+def test_names_of_classes_and_pages_are_not_broken_or_cut_off(chromium, address, project, size):
+    anna = Person(chromium, address, "anna", *size, touch=size[0] < 500)
+    lines = anna.page.evaluate(
+        """() => [...document.querySelectorAll('.classes button span')].filter(span =>
+        span.offsetHeight > 1.6 * parseFloat(getComputedStyle(span).fontSize)).map(span => span.innerText)"""
+    )
+    assert lines == []  # names of more than one line
+    assert (
+        anna.page.evaluate(
+            "() => { const nav = document.querySelector('nav'); return nav.scrollWidth - nav.clientWidth }"
+        )
+        <= 0
+    )
+    assert anna.page.evaluate("() => document.documentElement.scrollWidth") <= size[0]
+    anna.close()
 
 
 @pytest.mark.slow
@@ -499,3 +530,116 @@ def test_retraining_and_resuming_after_a_kill(chromium, start, tmp_path):
         assert project.store.rounds()[1].after > 0
     finally:
         project.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_chart_of_a_file_tells_its_numbers_on_hover_and_tap_and_nothing_is_cut_off(chromium, tmp_path, width):
+    own = Line("own", [Point(10, 0.2, 0.1, 0.3), Point(20, 0.4, 0.3, 0.5)], "var(--line-0)")
+    chart = line_chart([own], "A chart", lambda value: f"{100 * value:.0f} %", share=True)
+    (tmp_path / "page.html").write_text(html_document("Page", [f'<div class="report"><h1>Page</h1>{chart}</div>']))
+    context = chromium.new_context(viewport={"width": width, "height": 800}, has_touch=width < 500)
+    page, complaints = context.new_page(), []
+    page.on("console", lambda said: complaints.append(said.text))
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.is_hidden(".tip")
+    seen = ".narrow" if width < 500 else ".wide"
+    box = page.locator(f"{seen} .hit").nth(1).bounding_box()
+    point = page.touchscreen.tap if width < 500 else page.mouse.move
+    point(box["x"] + 0.8 * box["width"], box["y"] + 20)
+    assert page.inner_text(".tip") == "20 labels\nown: 40 % (30 % to 50 %)"
+    tip = page.locator(".tip").bounding_box()
+    assert tip["x"] >= 0
+    assert tip["x"] + tip["width"] <= width
+    page.keyboard.press("Escape")
+    assert page.is_hidden(".tip")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    assert page.locator(".wide").is_visible() != page.locator(".narrow").is_visible()
+    assert complaints == []
+    context.close()
+
+
+@pytest.mark.slow
+def test_enter_accepts_a_suggestion_and_a_full_stop_hides_it(project, anna):
+    page, first = anna.page, anna.row
+    project.suggested = Suggestions("names", (), {row: Suggestion("dog", 0.9) for row in range(1, 30)})
+    page.keyboard.press("Enter")  # nothing is suggested for the first item
+    assert anna.row == first
+    anna.press("1")
+    second = anna.row
+    anna.press("Enter")
+    assert labels(project) == {first: "cat", second: "dog"}
+    page.keyboard.press(".")
+    assert not page.is_visible("[data-suggested]")
+    hidden = anna.row
+    page.keyboard.press("Enter")
+    assert anna.row == hidden
+    page.reload()
+    page.wait_for_selector("#card[data-ready]")
+    assert not page.is_visible("[data-suggested]")  # the choice stays
+    page.keyboard.press(".")
+    anna.press("Enter")
+    assert labels(project)[hidden] == "dog"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1280, 800), (390, 830)])
+@pytest.mark.parametrize("project", [{"data": list(range(30)), "kind": "image", "name": "Shots"}], indirect=True)
+def test_the_grid_is_labelled_with_the_keyboard_and_a_row_of_suggestions_is_accepted(chromium, address, project, size):
+    project.suggested = Suggestions("names", (), {row: Suggestion("dog", 0.9) for row in range(30)})
+    anna = Person(chromium, address, "anna", *size)
+    page = anna.page
+    page.click("nav a[href='/grid']")
+    page.wait_for_selector("#grid[data-shown='1'] .tile.marked")
+    tiles = page.locator(".tile")
+    assert tiles.count() == 12
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("1")  # the second item
+    page.keyboard.press("Enter")  # the third: the suggestion
+    page.wait_for_selector('.tile[data-row="2"] .told:has-text("Saved: dog")')
+    assert labels(project) == {1: "cat", 2: "dog"}
+    page.keyboard.press("z")
+    page.wait_for_selector('.tile[data-row="2"]:not(.done)')
+    assert labels(project) == {1: "cat"}
+    tops = [tile.bounding_box()["y"] for tile in tiles.all()]
+    row = {at for at, top in enumerate(tops) if abs(top - tops[2]) < 4}
+    page.keyboard.press("Shift+Enter")
+    expected = {1: "cat"} | {at: "dog" for at in row if at != 4 and at != 1 and at != 9}  # 4 and 9 are test items
+    for at in expected:
+        page.wait_for_selector(f'.tile[data-row="{at}"] .told:has-text("Saved")')
+    assert labels(project) == expected
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    for at in range(12):
+        if at not in expected:
+            page.click(f'.tile[data-row="{at}"] button[data-value="cat"]')
+    page.wait_for_selector("#grid[data-shown='2'] .tile.marked")  # the next ones come by themselves
+    assert len(labels(project)) == 12
+    anna.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "project", [{"data": REVIEWS, "task": "multi", "classes": ("red", "big", "old")}], indirect=True
+)
+def test_several_classes_are_marked_and_saved_together(project, anna):
+    project.store.use_sets()
+    page, first = anna.page, anna.row
+    page.keyboard.press("3")
+    page.keyboard.press("1")
+    page.keyboard.press("2")
+    page.keyboard.press("2")  # and not
+    anna.press("Enter")
+    second = anna.row
+    anna.press("Enter")  # none of them
+    third = anna.row
+    page.click('button[data-value="big"]')
+    anna.press("Enter")
+    assert labels(project) == {first: "red|old", second: "(none)", third: "big"}
+    page.click("nav a[href='/grid']")
+    page.wait_for_selector("#grid[data-shown='1'] .tile.marked")
+    row = int(page.get_attribute(".tile.marked", "data-row"))
+    page.keyboard.press("1")
+    page.keyboard.press("2")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f'.tile[data-row="{row}"] .told:has-text("Saved: red|big")')
+    assert labels(project)[row] == "red|big"

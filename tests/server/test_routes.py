@@ -1,12 +1,14 @@
 """The routes of the page, over real HTTP: answers, undo, classes, people, gallery, bad data, and what is escaped."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from fake_project import Browser, Suspect, fake_project, heartbeat, running
 from labelwise.errors import SourceError, StoreError
 from labelwise.project.store import Task
+from labelwise.project.suggest.suggestions import Measured, Suggestion, Suggestions
 from labelwise.server import Auth
 from labelwise.server.routes_label import CLASS_KEYS, reason, with_keys
 
@@ -286,7 +288,7 @@ def test_markup_inside_the_data_is_text_everywhere(table):
             assert "&lt;script&gt;" in page
             assert "<script>alert" not in page
             assert "<b>bold" not in page
-            assert "<svg" not in page
+            assert "<svg onload" not in page
             assert str(7919 * 7907) not in page  # data is not read as a template
             assert not re.search(r"<[^>]* onmouseover='x'", page.replace("&#39;", ""))
 
@@ -335,6 +337,18 @@ def test_without_items_the_page_says_what_it_waits_for(table):
         assert "All done" in anna.get("/card").text
         assert "Read the report" in anna.get("/").text
         assert last.is_success
+
+
+def test_a_model_that_has_hardly_learnt_is_named_next_to_the_worker_and_in_the_report(table):
+    rounds = table.project.store.rounds
+    last = replace(rounds()[-1], notes={"warning": "The model trained on 12 labels has hardly learnt <b>."})
+    with table.browser() as anna:
+        assert "hardly learnt" not in anna.get("/").text + anna.get("/report").text
+        table.project.store.rounds = lambda: [*rounds()[:-1], last]
+        for page in ("/", "/report"):
+            assert (
+                '<p class="bad">The model trained on 12 labels has hardly learnt &lt;b&gt;.</p>' in anna.get(page).text
+            )
 
 
 @pytest.mark.slow
@@ -448,3 +462,38 @@ def test_the_gallery_has_pages(table):
         assert not set(first) & set(second)
         assert rows_in(anna.get("/gallery", params={"page": 999}).text) == second
         assert anna.get("/gallery", params={"page": 0}).status_code == 422
+
+
+def test_better_features_are_a_hint_with_the_commands(table):
+    with table.browser() as anna:
+        assert "data-once" not in anna.get("/").text
+        table.project.better = ["Better <b>.", "pip install it", "labelwise resume p --encoder auto"]
+        text = anna.get("/").text
+        assert "Better &lt;b&gt;." in text
+        assert "pip install it\nlabelwise resume p --encoder auto</pre>" in text
+
+
+# --- suggestions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_suggestion_is_on_the_card_of_a_chosen_item_and_never_on_that_of_a_test_item(table):
+    source = Measured("class names (minilm)", 20, 18, 0.7, 0.97, 0.4)
+    rows = {row: Suggestion("dog", 0.834) for row in range(12)}
+    table.project.suggested = Suggestions(source.name, (source,), rows)
+    with table.browser() as anna:
+        for _ in range(5):
+            text = anna.get("/card").text
+            is_test = table.project.store.picks(1)[row_of(text)].slice == "test"
+            assert ('data-suggested="dog"' in text and "(83 %)" in text) == (not is_test)
+            answer(anna, text)
+        assert "right on 18 of 20 random test items (70 to 97 %)" in anna.get("/status").text
+
+
+def test_suggestions_that_cannot_be_read_do_not_keep_people_from_labelling(table, monkeypatch):
+    def broken():
+        raise StoreError("suggestions.json was changed")
+
+    monkeypatch.setattr(table.project, "suggestions", broken)
+    with table.browser() as anna:
+        assert answer(anna, anna.get("/card").text).status_code == 200
+    assert "suggestions.json was changed" in (table.project.folder / "log.txt").read_text()

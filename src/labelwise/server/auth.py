@@ -1,8 +1,8 @@
-"""Auth: who may use the page. Host names of the server, the token, signed sessions and their CSRF codes.
+"""Auth: host names of the server, tokens, signed sessions and their CSRF codes.
 
-There are no passwords and no accounts: whoever has the link may label, under a name of their choice. Everything is
-derived from one secret of the project (`page.key`, readable by its owner only), so a restarted server still knows every
-open browser.
+There are no passwords. Whoever has the link may label, under a name of their choice; or, once the project has
+annotators, each of them has a link of their own (`access.py`). Everything is derived from one secret of the project
+(`page.key`, readable by its owner only), so a restarted server still knows every open browser.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import hmac
 import ipaddress
 import json
 import os
+import re
 import secrets
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +27,32 @@ from labelwise.io.files import create_file
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIN_TOKEN = 16
 MAX_NAME = 60
+IDLE_SECONDS = 7 * 86400.0  # after the last request a session ends
+SESSION_SECONDS = 30 * 86400.0  # after its link was opened
+_SECRET = 32  # bytes
+RENEWED = 3600.0  # seconds after which a session is written again
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.%]+)\]|(?P<name>[^\s:/?#@\[\]]+))(?::\d{0,5})?")
 
 
 @dataclass(frozen=True)
 class Session:
-    """One browser: a random id, and the name the person gave ("" before that)."""
+    """One browser: a random id, and the name the person gave ("" before that).
+
+    Attributes:
+        link: the number of the person's own link; 0 for the link that all share.
+        began: when the link was opened, in seconds since 1970.
+        used: when this was last written to the browser.
+    """
 
     id: str
     who: str
+    link: int = 0
+    began: float = field(default_factory=time.time, compare=False)
+    used: float = field(default_factory=time.time, compare=False)
+
+    def is_over(self, now: float) -> bool:
+        """Whether the session has expired. One from the future was signed with another clock."""
+        return not (now - IDLE_SECONDS < self.used < now + RENEWED and self.began > now - SESSION_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -69,11 +89,7 @@ class Auth:
             ArgumentError: `token` is too short, or has characters other than letters and digits.
             StoreError: the secret of the project is damaged.
         """
-        if token is not None and (len(token) < MIN_TOKEN or not token.isascii() or not token.isalnum()):
-            raise ArgumentError(
-                f"A token needs at least {MIN_TOKEN} characters, all of them letters or digits; found {len(token)} "
-                "characters. Leave --token out to have one made."
-            )
+        check_token(token)
         secret = _secret(Path(folder) / "page.key")
         is_public = host not in LOOPBACK or bool(names)
         on_all = host in ("0.0.0.0", "::", "")
@@ -87,7 +103,7 @@ class Auth:
 
     def is_own_host(self, host: str) -> bool:
         """Whether a Host header names this server. A foreign name that resolves to it (DNS rebinding) does not."""
-        name = _without_port(host)
+        name = host_name(host)
         return name in self.hosts or (self.any_address and _is_address(name))
 
     def accepts(self, token: str) -> bool:
@@ -99,25 +115,31 @@ class Auth:
         """The cookie's name; one for each project, because browsers share cookies between ports of a host."""
         return f"labelwise_{_mac(self.secret, 'cookie').hex()[:8]}"
 
-    def new(self, who: str = "") -> Session:
+    def new(self, who: str = "", link: int = 0) -> Session:
         """A session for a browser that has none."""
-        return Session(secrets.token_urlsafe(16), who)
+        return Session(secrets.token_urlsafe(16), who, link)
+
+    def token_of(self, name: str, link: int) -> str:
+        """The token of a person's own link."""
+        return _mac(self.secret, "annotator", str(link), name).hex()[:32]
 
     def sign(self, session: Session) -> str:
-        """The session as a signed cookie value."""
-        text = base64.urlsafe_b64encode(json.dumps([session.id, session.who]).encode()).decode().rstrip("=")
+        """The session as a signed cookie value, used now."""
+        values = [session.id, session.who, session.link, session.began, time.time()]
+        text = base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
         return f"{text}.{self._code('session', text)}"
 
     def read(self, value: str) -> Session | None:
-        """The session of a cookie value; None when the signature is wrong or the token has changed since."""
+        """The session of a cookie value; None when its signature is wrong, it is over or the token has changed."""
         text, _, code = value.partition(".")
         if not hmac.compare_digest(code.encode(), self._code("session", text).encode()):
             return None
         try:
-            sid, who = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            sid, who, link, began, used = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         except (ValueError, TypeError):  # signed, yet unreadable: an older form of the cookie
             return None
-        return Session(str(sid), str(who))
+        session = Session(str(sid), str(who), int(link), float(began), float(used))
+        return None if session.is_over(time.time()) else session
 
     def csrf(self, session: Session) -> str:
         """The code that the pages of this session send with each POST; other sites cannot read it."""
@@ -139,12 +161,16 @@ def _mac(secret: bytes, *parts: str) -> bytes:
     return hmac.new(secret, "\0".join(parts).encode("utf-8", "replace"), hashlib.sha256).digest()
 
 
-def _without_port(host: str) -> str:
-    """The name in a Host header, without the port and the brackets of IPv6."""
-    name = host.strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0].rstrip(".")
+def host_name(header: str) -> str:
+    """The name in a Host header, without the port and the brackets of IPv6; "" if it is no name with a port.
+
+    >>> host_name("[::1]:8765"), host_name("Labels.example.org."), host_name("[::1")
+    ('::1', 'labels.example.org', '')
+    """
+    found = _HOST.fullmatch(header.strip().lower())
+    if found is None or (found["address"] and not (_is_address(found["address"]) and ":" in found["address"])):
+        return ""
+    return found["address"] or found["name"].rstrip(".")
 
 
 def _is_address(name: str) -> bool:
@@ -155,14 +181,29 @@ def _is_address(name: str) -> bool:
     return True
 
 
+def check_token(token: str | None) -> None:
+    """Raise ArgumentError if a token is too short, or has characters other than letters and digits."""
+    if token is not None and (len(token) < MIN_TOKEN or not token.isascii() or not token.isalnum()):
+        raise ArgumentError(
+            f"A token needs at least {MIN_TOKEN} characters, all of them letters or digits; found {len(token)} "
+            "characters. Leave --token out to have one made."
+        )
+
+
 def _secret(path: Path) -> bytes:
-    """The secret in `path`; created at the first start, readable by its owner only."""
+    """The secret in `path`, with a checksum; created at the first start, readable by its owner only."""
     if not path.exists():
-        create_file(path, secrets.token_bytes(32), 0o600)
-    secret = path.read_bytes()
-    if len(secret) < 32:
+        secret = secrets.token_bytes(_SECRET)
+        create_file(path, secret + _checksum(secret), 0o600)
+    found = path.read_bytes()
+    secret = found[:_SECRET]
+    if len(secret) < _SECRET or found[_SECRET:] not in (_checksum(secret), b""):  # early files have no checksum
         raise StoreError(
-            f"{path.name} of this project should have 32 bytes and has {len(secret)}. Remove it: a new one is created "
-            "at the next start, and everyone opens the new link."
+            f"{path.name} of this project was changed or cut off after it was written. Restore it from a copy to keep "
+            "the links, or remove it: a new one is created at the next start, and everyone opens a new link."
         )
     return secret
+
+
+def _checksum(secret: bytes) -> bytes:
+    return hashlib.sha256(b"page.key " + secret).digest()[:8]

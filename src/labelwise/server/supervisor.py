@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from labelwise.project.loop.heartbeat import Heartbeat
+from labelwise.project.loop.heartbeat import Heartbeat, read_heartbeat
 from labelwise.server.context import write_log
 
-STABLE_SECONDS = 60.0  # a worker that lived this long resets the count of failures
+STABLE_SECONDS = 60.0  # a worker that lived this long, or made a round, resets the count of failures
 STOP_SECONDS = 10.0  # time a worker gets to stop by itself
 
 
@@ -66,14 +66,16 @@ class Supervisor:
         return process
 
     def _watch(self) -> None:
-        failures, started = 0, time.monotonic()
+        failures, started, rounds = 0, time.monotonic(), read_heartbeat(self._folder).round
         while not self._stopping.wait(0.2):
             process = self._process
             assert process is not None, "started before it is watched"
             code = process.poll()
             if code is None:
                 continue
-            failures = 1 if time.monotonic() - started > STABLE_SECONDS else failures + 1
+            now = read_heartbeat(self._folder).round
+            failures = 1 if time.monotonic() - started > STABLE_SECONDS or now > rounds else failures + 1
+            rounds = max(rounds, now)
             delay = min(2.0 ** (failures - 1) - 1, 30.0)
             when = "now" if delay == 0 else f"in {delay:.0f} s"
             cause = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -109,6 +109,7 @@ async function answer(kind, value, button) {
   const fields = {
     token: now.dataset.token, kind, value: value || "", note: note ? note.value : "",
     seconds: Math.max(0, (began - shownAt - hiddenFor) / 1000).toFixed(3),
+    copies: document.querySelector('#card [data-do="copies"][aria-pressed="true"]') ? "yes" : "",
   };
   busy = true;
   now.classList.add("busy");
@@ -153,15 +154,21 @@ const DO = {
   skip: (button) => answer("skip", "", button),
   unsure: (button) => answer("unsure", "", button),
   undo, note,
+  copies: flip,
+  save: (button) => answer("label", chosenSet(card()), button),
+  hide: () => hideGuesses(!guessesHidden()),
   class: () => dialog("new-class"),
   keys: () => dialog("keys"),
 };
-const KEYS = { s: "skip", u: "unsure", z: "undo", Backspace: "undo", n: "note", "+": "class", "?": "keys" };
+const KEYS = { s: "skip", u: "unsure", z: "undo", Backspace: "undo", n: "note", "+": "class", "?": "keys", ".": "hide", "=": "copies" };
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("#card button");
   if (!button) return;
-  if (button.dataset.value !== undefined) answer("label", button.dataset.value, button);
+  if (button.dataset.value !== undefined && card().dataset.multi !== undefined) {
+    flip(button);
+    document.getElementById("item-title").focus({ preventScroll: true });  // so that Enter saves
+  } else if (button.dataset.value !== undefined) answer("label", button.dataset.value, button);
   else if (button.dataset.do) DO[button.dataset.do](button);
 });
 
@@ -182,10 +189,21 @@ document.addEventListener("keydown", (event) => {
   if (event.target.id === "find" && event.key === "Enter") {
     event.preventDefault();
     const first = [...document.querySelectorAll(".classes button")].find(isShown);
-    if (first && event.target.value) answer("label", first.dataset.value, first);
+    if (first && event.target.value && card().dataset.multi !== undefined) { flip(first); event.target.value = ""; filterClasses(event.target); event.target.blur(); }
+    else if (first && event.target.value) answer("label", first.dataset.value, first);
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || document.querySelector("dialog[open]") || typing(event)) return;
+  if (event.key === "Enter") {
+    const save = document.querySelector('#card [data-do="save"]');
+    if (save && !save.disabled && !event.target.closest("button, a, summary")) { event.preventDefault(); save.click(); return; }
+    const suggested = !guessesHidden() && document.querySelector("#card [data-suggested]");
+    if (!suggested || event.target.closest("button, a, summary")) return;  // those have their own meaning of Enter
+    event.preventDefault();
+    const wanted = [...document.querySelectorAll(".classes button")].find((one) => one.dataset.value === suggested.dataset.suggested);
+    if (wanted && !wanted.disabled) wanted.click();
+    return;
+  }
   const find = document.getElementById("find");
   if (event.key === "/" && find) { event.preventDefault(); find.focus(); return; }
   const name = KEYS[event.key];

@@ -14,6 +14,27 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
+// A hint is shown until it was read, once in a browser.
+for (const hint of document.querySelectorAll("[data-once]")) {
+  const key = "labelwise-hint:" + location.host + ":" + document.title + ":" + hint.dataset.once;
+  hint.hidden = localStorage.getItem(key) !== null;
+  hint.querySelector("[data-seen]").addEventListener("click", () => { localStorage.setItem(key, "seen"); hint.hidden = true; });
+}
+
+// What models guess can be hidden, so that nobody is led by it. The choice stays in this browser.
+const HIDE = "labelwise-hide-guesses:" + location.host;
+function hideGuesses(hidden) {
+  document.body.classList.toggle("no-guesses", hidden);
+  localStorage.setItem(HIDE, hidden ? "yes" : "no");
+}
+hideGuesses(localStorage.getItem(HIDE) === "yes");
+const guessesHidden = () => document.body.classList.contains("no-guesses");
+
+// Where an item may have several classes, their buttons are marked and then saved together.
+const flip = (button) => button.setAttribute("aria-pressed", button.getAttribute("aria-pressed") !== "true");
+const chosenSet = (holder) =>
+  [...holder.querySelectorAll('[data-value][aria-pressed="true"]')].map((one) => one.dataset.value).join("|") || "(none)";
+
 // Input before htmx is ready would be lost, so these fields are enabled by it.
 document.addEventListener("htmx:load", (event) => {
   for (const fields of event.detail.elt.querySelectorAll("fieldset[data-wakes]")) fields.disabled = false;
