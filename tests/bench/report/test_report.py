@@ -2,15 +2,18 @@
 
 import csv
 import gzip
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
 
-from labelwise.bench.report.load_runs import Source, joined, records_of
+from labelwise.bench.report import sentences
+from labelwise.bench.report.load_runs import Source, joined, own_starts, records_of
 from labelwise.bench.report.pages import reach_table, standings_table
 from labelwise.bench.report.report import gather, levels_of, report
+from labelwise.bench.suite.suite import read_suite
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.text import markdown_table
 from labelwise.report.figures import banded_strategies
@@ -74,16 +77,28 @@ def test_a_strategy_that_trains_by_rules_of_its_own_is_named(tmp_path):
         in text
     )
     assert text.count("trains differently") == 1
+    own = gather(records_of(tmp_path / "run" / "one.jsonl"), own_start={"one/mlp"}).experiments[0]
+    assert "trains differently" not in sentences.tests_text(own)
+    assert "Each strategy chose its own first batch" in sentences.tests_text(own)
+
+
+def test_the_configuration_says_where_strategies_choose_their_first_batch(tmp_path):
+    text = yaml.safe_dump({"datasets": ["digits"], "models": ["mlp"], "strategies": ["typiclust"], "seeds": 1,
+                           "start": 5, "k": 5, "rounds": 1})  # fmt: skip
+    (tmp_path / "own.yaml").write_text(text + "first_batch: own\n")
+    (tmp_path / "same.yaml").write_text(text)
+    own, same = (Source(tmp_path, [], (read_suite(tmp_path / f"{name}.yaml"),)) for name in ("own", "same"))
+    assert own_starts([own, same]) == {"digits/mlp"}
+    assert own_starts([same]) == set()
 
 
 def test_with_too_few_seeds_for_any_test_nothing_is_said_of_a_strategy(tmp_path):
-    for record in records("one", seeds=5):
+    for record in records("one", seeds=4):
         append(tmp_path / "run" / "records" / "one.jsonl", record)
     report([tmp_path / "run"], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
-    for name in ("margin", "coin", "worse"):
-        assert f"- {name} cannot be compared with random yet: it has 5 seeds, and 7 or more are needed.\n" in text
-    assert "No strategy can be compared with random yet: 5 seeds, 7 or more are needed." in text
+    assert "- margin, coin, worse cannot be compared with random yet: 4 seeds, 5 or more are needed.\n" in text
+    assert "No strategy can be compared with random yet: 4 seeds, 5 or more are needed." in text
     assert "measurabl" not in text
     assert "0/1/0" not in text
 
@@ -110,6 +125,11 @@ def test_rounds_found_twice_and_nothing(run, tmp_path):
         report([tmp_path / "empty"], tmp_path / "out")
 
 
+def early(line):
+    """A line of a record as early versions wrote it, without its checksum."""
+    return re.sub(r',"crc":"\w+"\}', "}", line)
+
+
 @pytest.mark.slow
 def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(run, tmp_path):
     report([run], tmp_path / "out")
@@ -119,7 +139,8 @@ def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(r
     for broken, said in (
         ("{broken}\n", "Expected a record as one line of JSON"),
         ('{"run": "x"}\n', "A record needs the field 'strategy'"),
-        (lines[1].replace('"round":1', '"round":"one"'), "The field round of a record: expected a whole number"),
+        (lines[1].replace('"round":1', '"round":"one"'), "A record was changed after it was written"),
+        (early(lines[1]).replace('"round":1', '"round":"one"'), "The field round of a record: expected a whole number"),
     ):
         path.write_text("".join([lines[0], broken, *lines[2:]]))
         with pytest.raises(
@@ -146,17 +167,17 @@ def test_files_that_are_damaged_or_of_something_else_are_named_with_what_to_do(r
 
 
 def test_kept_curves_that_are_damaged_are_named_with_what_to_do(tmp_path):
-    kept = CurveStore(tmp_path, "all that decides")
+    store = CurveStore(tmp_path, "all that decides")
     curve = [Record("data/network/ally/3", "ally", 3, number, 10, {"accuracy": 0.5}) for number in range(3)]
-    kept.write("ally", 3, "more", curve)
-    assert kept.read("ally", 3, "more") == curve
+    store.write("ally", 3, "more", curve)
+    assert store.read("ally", 3, "more") == curve
     (path,) = tmp_path.iterdir()
     lines = path.read_text().splitlines(keepends=True)
     for content, said in (
         ("".join([lines[0], "{}\n", lines[2]]), "line 2: A record needs the field 'run'"),
         ("".join([lines[0], lines[2]]), "line 2: expected round 1 of data/network/ally/3, found round 2"),
         (
-            lines[0].replace("ally/3", "badge/3"),
+            early(lines[0]).replace("ally/3", "badge/3"),
             "line 1: expected round 0 of ally/3, found round 0 of data/network/badge",
         ),
     ):
@@ -164,7 +185,7 @@ def test_kept_curves_that_are_damaged_are_named_with_what_to_do(tmp_path):
         with pytest.raises(
             StoreError, match=rf"{path.name}, {said}.*Remove that file, .*: the same command then runs its curve again"
         ):
-            kept.read("ally", 3, "more")
+            store.read("ally", 3, "more")
 
 
 def test_ranks_of_each_metric_are_apart_and_an_oracle_is_not_ranked(run):
@@ -203,14 +224,14 @@ def test_an_unfinished_run_says_so_at_the_top_and_compares_finished_runs_only(ru
     """Worse was stopped early everywhere, where its curve is short and high, and margin on some seeds."""
     for path in (run / "records").glob("*.jsonl"):
         lines = path.read_text().splitlines(keepends=True)
-        kept = [x for x in lines if not ('"strategy":"worse"' in x and '"round":3' in x)]
-        path.write_text("".join(x for x in kept if not ('/margin/7"' in x and '"round":3' in x)))
+        store = [x for x in lines if not ('"strategy":"worse"' in x and '"round":3' in x)]
+        path.write_text("".join(x for x in store if not ('/margin/7"' in x and '"round":3' in x)))
     found = report([run], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert text.split("\n")[2] == (
         "- This benchmark is unfinished: 69 of 96 runs are there, and only those are compared."
     )
-    assert "- one/mlp: 23 of 32 runs finished; missing: worse (none), margin (seed 7).\n" in text
+    assert "one/mlp, three/mlp: 23 of 32 runs finished; missing: worse (none), margin (seed 7).\n" in text
     assert all("worse" not in one.curves for one in found.experiments)
     assert all(set(group.ranks.names) == {"random", "coin"} for group in found.groups)
     assert "Without a rank: margin (seeds missing on one/mlp, three/mlp)." in text
@@ -227,12 +248,14 @@ def test_a_configuration_says_what_should_be_there(tmp_path):
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
     lines = report([tmp_path / "run"], tmp_path / "out").lines
     assert lines[0].startswith("This benchmark is unfinished: 15 of 32 runs are there")
-    assert lines[1] == "digits+noise/mlp: 0 of 16 runs finished; missing: random (none), margin (none)."
+    assert lines[1] == "digits+noise/mlp: 0 of 16 runs finished; missing: every strategy (none)."
     assert lines[2] == "digits/mlp: 15 of 16 runs finished; missing: margin (seed 7)."
     assert report([tmp_path / "out"], tmp_path / "again").lines == lines  # the configuration is kept with the records
     assert (
         f"labelwise bench run {tmp_path / 'out' / 'config.yaml'} --out" in (tmp_path / "out" / "report.md").read_text()
     )
+    trained = "Training of mlp: schedule cosine, keep last, else TorchLearner's defaults"
+    assert f"- {trained}\n" in (tmp_path / "out" / "report.md").read_text()
     (tmp_path / "run" / "config.yaml").write_text("models: []\n")
     assert any("so missing runs are not known" in line for line in report([tmp_path / "run"], tmp_path / "o").lines)
 

@@ -16,17 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+import labelwise as lw
+from labelwise.bench import suites
 from labelwise.bench.data.corruptions import CASES, Corruption, corrupt
 from labelwise.bench.data.features import check_encoder, prepare_data, spec_to_json
 from labelwise.bench.data.load import load
 from labelwise.bench.suite.checkpoint import differences
 from labelwise.bench.suite.curve import first_batch
 from labelwise.bench.suite.display import live_view
-from labelwise.bench.suite.job import _search, comparable, make_curve, run_job
+from labelwise.bench.suite.job import _search, comparable, make_curve, records_file, run_job
 from labelwise.bench.suite.oracle_curve import ADVISERS
 from labelwise.bench.suite.runner import Progress, most_rows, read_run, run_suite
 from labelwise.bench.suite.suite import read_suite
@@ -34,25 +35,9 @@ from labelwise.bench.suite.workers import Event
 from labelwise.cli import app
 from labelwise.errors import ArgumentError, BudgetError, ExtraError, MemoryLimitError, SourceError, StoreError
 from labelwise.stats.record import read_records
+from tiny_suite import TINY, suite_of
 
 pytest.importorskip("sklearn")
-SUITES = Path(__file__).parents[3] / "suite"
-TINY = {
-    "name": "tiny",
-    "datasets": [{"name": "digits", "limit": 80}],
-    "models": [{"name": "mlp", "hidden": [8], "epochs": 6}],
-    "strategies": ["margin", "dynamical", "albl", {"name": "bss", "weights": True}],
-    "seeds": 2,
-    "start": 8,
-    "k": 4,
-    "rounds": 3,
-}
-
-
-def suite_of(tmp_path, **changes):
-    path = tmp_path / "suite.yaml"
-    path.write_text(yaml.safe_dump({**TINY, **changes}, sort_keys=False))
-    return read_suite(path)
 
 
 def cell_of(tmp_path, strategy, **changes):
@@ -66,6 +51,116 @@ def records_of(job, run):
     return found
 
 
+def test_strategies_of_the_suite_of_numbers_draw_at_full_rank(tmp_path):
+    names = ("bss", "bss-unweighted", "leverage", "volume")
+    jobs, _ = read_suite(suites.find_suite("regression")).jobs()
+    jobs = [job for job in jobs if job.data.label in ("diabetes", "friedman2", "heavy-rows")]
+    jobs = [job for job in jobs if job.strategy.label in names and job.model.name == "ridge" and job.seed == 0]
+    assert len(jobs) == 12
+    for job in jobs:
+        curve = make_curve(job, tmp_path)
+        curve.label_first_batch()
+        notes = curve.session.ask(curve.k).notes
+        assert notes["rank"] == notes["rank_available"] >= 5, job.name
+
+
+# --- first batches and encoders --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_strategies_that_can_choose_their_own_first_batch_do_where_the_suite_says_so(tmp_path):
+    suite = suite_of(tmp_path, strategies=["typiclust", "margin"], first_batch="own", seeds=1, rounds=1)
+    jobs, skipped = suite.jobs()
+    assert [(one.strategy, one.why) for one in skipped] == [
+        ("margin", "it cannot choose the first batch (first_batch: own)")
+    ]
+    firsts = {job.strategy.label: set(records_of(job, tmp_path / "own")[0].notes["start"]) for job in jobs}
+    assert {name: len(rows) for name, rows in firsts.items()} == {"random": 8, "typiclust": 8}
+    assert firsts["random"] != firsts["typiclust"]
+    again = [records_of(job, tmp_path / "again") for job in jobs]
+    assert [set(one[0].notes["start"]) for one in again] == list(firsts.values())
+    plain = suite_of(tmp_path, strategies=["typiclust", "margin"], seeds=1, rounds=0)
+    assert "own" not in str(plain.settings()["first_batch"])
+    shared = [records_of(job, tmp_path / "shared")[0].notes["start"] for job in plain.jobs()[0]]
+    assert len(shared) == 3
+    assert shared == shared[:1] * 3, "random rows, the same for all"
+
+
+@pytest.mark.slow
+def test_a_recipe_with_a_first_batch_of_its_own_runs_as_in_a_session(tmp_path):
+    entries = ["typiclust+margin", {"name": "random+typiclust", "label": "late"}]
+    suite = suite_of(tmp_path, strategies=entries, first_batch="own", seeds=1, rounds=1)
+    random, whole, late = suite.jobs()[0]
+    assert [job.strategy.label for job in (random, whole, late)] == ["random", "typiclust+margin", "late"]
+    found = {job.strategy.label: records_of(job, tmp_path / "runs") for job in (random, whole, late)}
+    assert found["late"][0].notes["start"] == found["random"][0].notes["start"]
+    first = found["typiclust+margin"][0]
+    assert first.notes["start"] != found["random"][0].notes["start"]
+    curve = make_curve(whole, tmp_path / "runs")
+    al = lw.Session(curve.data.pool, curve.session.learner, "typiclust+margin", classes=10, seed=0)
+    assert al.ask(len(first.notes["start"])).ids.tolist() == first.notes["start"]
+
+
+def test_images_become_vectors_of_an_encoder_once(tmp_path, monkeypatch):
+    calls = []
+
+    class Encoder:
+        batch = 32
+
+        def encode(self, rows):
+            assert all(row.shape == (96, 96, 3) and row.dtype == np.uint8 for row in rows)
+            calls.append(len(rows))
+            return np.stack([row[::24, ::24].reshape(-1) for row in rows]).astype("float64")
+
+    monkeypatch.setattr("labelwise.project.data.torch_encoders.EfficientNetLite", Encoder)
+    spec = suite_of(tmp_path, datasets=[{"name": "digits", "limit": 40, "features": "encoder"}]).datasets[0]
+    data = prepare_data(spec_to_json(spec), tmp_path)
+    assert (sum(calls), max(calls)) == (80, 32)
+    assert data.pool.inputs(data.pool.ids).shape == (40, 48)
+    assert len(set(data.pool.inputs(data.pool.ids[:1])[0, ::3].tolist())) > 1, "the image, not a constant"
+    prepare_data.cache_clear()
+    monkeypatch.delattr("labelwise.project.data.torch_encoders.EfficientNetLite")
+    again = prepare_data(spec_to_json(spec), tmp_path)
+    assert torch.equal(again.pool.inputs(again.pool.ids), data.pool.inputs(data.pool.ids))
+    (path,) = tmp_path.glob("digits-*.npz")
+    whole = path.read_bytes()
+    for other in (whole[:-9] + b"~" + whole[-8:], whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:], whole[:20]):
+        path.write_bytes(other)
+        prepare_data.cache_clear()
+        with pytest.raises(StoreError, match="remove it; the vectors are then computed again"):
+            prepare_data(spec_to_json(spec), tmp_path)
+    path.write_bytes(whole[whole.index(b"\n") + 1 :])  # of an early version, without a checksum
+    prepare_data.cache_clear()
+    again = prepare_data(spec_to_json(spec), tmp_path)
+    assert torch.equal(again.pool.inputs(again.pool.ids), data.pool.inputs(data.pool.ids))
+    with pytest.raises(ArgumentError, match="expected auto, raw or encoder for images, found 'tfidf'"):
+        prepare_data(spec_to_json(replace(spec, features="tfidf")), None)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_vectors_are_made_before_the_workers_start(tmp_path, monkeypatch, works):
+    class Encoder:
+        batch = 32
+
+        def encode(self, rows):
+            if not works:
+                raise RuntimeError("no such layer")
+            return np.stack([row[::24, ::24].reshape(-1) for row in rows]).astype("float64")
+
+    monkeypatch.setattr("labelwise.project.data.torch_encoders.EfficientNetLite", Encoder)
+    monkeypatch.setattr("labelwise.bench.suite.runner.check_encoder", lambda *given: None)
+    datasets = [{"name": "digits", "limit": 40}, {"name": "digits", "label": "d2", "limit": 40, "features": "encoder"}]
+    suite = suite_of(tmp_path, datasets=datasets, strategies=["margin"], seeds=1, rounds=1)
+    prepare_data.cache_clear()
+    seen = []
+    for progress in run_suite(suite, "", tmp_path / "run", processes=0):
+        seen.append((progress.activity, bool(list((tmp_path / "run" / "cache").glob("*.npz"))), bool(progress.running)))
+    assert ("encoding d2", False, False) in seen
+    assert all(made == works for activity, made, running in seen if running), "the vectors are there before any job"
+    assert len(progress.failed) == (0 if works else 2)
+    assert progress.done == 2 * (4 if works else 2)
+
+
 # --- configurations --------------------------------------------------------------------------------------------------
 
 
@@ -77,6 +172,9 @@ def records_of(job, run):
         ({"seeds": []}, r"seeds: expected how many .* found \[\]"),
         ({"seeds": [1, 1]}, r"seeds: expected .* different"),
         ({"seedz": 1}, r"there is no key 'seedz'; did you mean 'seeds'\?"),
+        ({"start": None, "strat": 5}, r"there is no key 'strat'; did you mean 'start'\?"),
+        ({"datasets": [{"nmae": "digits"}]}, r"datasets: there is no key 'nmae'; did you mean 'name'\?"),
+        ({"strategies": [{"nmae": "margin"}]}, r"strategies: the key 'name' is missing; .*found nmae"),
         ({"max_memory": "much"}, r"max_memory: expected a size such as 4GB, .*, found 'much'"),
         ({"max_memory": -1}, r"max_memory: expected a size such as 4GB, .*, found -1"),
         ({"device": "tpu"}, r"device: expected one of cpu, cuda, found 'tpu'"),
@@ -96,17 +194,27 @@ def records_of(job, run):
         ({"datasets": ["digits", {"name": "digits", "limit": 9}]}, r"'digits' appears twice"),
         ({"models": ["perceptron"]}, r"kind: expected one of linear, mlp.*found 'perceptron'"),
         ({"models": [{"name": "mlp", "hiden": 3}]}, r"expected parameters among hidden.*found 'hiden'"),
-        ({"models": [{"name": "mlp", "epochs": 0}]}, r"epochs is at least 1"),
+        ({"models": [{"name": "mlp", "epochs": 0}]}, r"epochs is a whole number of at least 1"),
         ({"models": [{"name": "svm", "class": "sklearn.svm.Nothing"}]}, r"expected the path of a class"),
         ({"models": [{"name": "svm", "class": "sklearn.svm.SVC", "c": 3}]}, r"does not take these parameters"),
         ({"strategies": ["marginal"]}, r"there is no strategy 'marginal'; expected one of random"),
-        ({"strategies": ["typiclust+margin"]}, r"first batch is the same random one for every strategy"),
+        ({"strategies": ["typiclust+margin"]}, r"all strategies start from the same random one. Set first_batch: own"),
+        ({"strategies": ["margin+typiclust"], "first_batch": "own"}, r"first batch is chosen by one of random, "),
+        ({"strategies": ["typiclust+oracle"], "first_batch": "own"}, r"expected the oracle alone"),
+        ({"strategies": ["typiclust+nothing"], "first_batch": "own"}, r"there is no strategy 'nothing'"),
         ({"strategies": [{"name": "bss", "size": 3}]}, r"bss: expected parameters among: .*found"),
         ({"strategies": [{"name": "bss", "weights": "yes"}]}, r"weights: expected true or false, found 'yes'"),
         (
             {"strategies": [{"name": "ally", "weights": True}]},
             r"weights: expected false, since it trains by PrimalDual",
         ),
+        ({"strategies": ["margin | weigh law"]}, r"margin draws by no known law"),
+        ({"strategies": ["margin | height sabal"]}, r"each part once was expected.*found 'height sabal'"),
+        (
+            {"strategies": [{"name": "margin | weigh sabal", "weights": True}]},
+            r"weights: expected nothing, since the parts",
+        ),
+        ({"strategies": [{"choose": ["margin", "badge"], "weigh": "law"}]}, r"no combination of these parts fits"),
         ({"strategies": [{"name": "oracle", "candidates": 1}]}, r"candidates: a whole number of at least 2"),
         ({"strategies": [{"name": "oracle", "swaps": -1}]}, r"swaps: a whole number of at least 0, found .*-1"),
         ({"strategies": [{"name": "oracle", "swap": 1}]}, r"candidates: .* and swaps: .*, found .*'swap'"),
@@ -153,7 +261,80 @@ def test_a_strategy_spelt_out_takes_the_place_of_its_name_in_all(tmp_path):
     assert [one.parameters for one in chosen] == [{"configurations": 50}]
 
 
-@pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_parts_are_combined_where_they_fit(tmp_path):
+    parts = {"weigh": ["none", "sabal", "law"], "train": ["mean", "primal-dual"], "certify": "basis"}
+    entries = [{"choose": ["margin", "ally"], **parts}, {"name": "bss | weigh law", "rank": 5}]
+    suite = suite_of(tmp_path, strategies=entries)
+    assert [one.label for one in suite.strategies] == [
+        "random",
+        "margin | weigh none | train mean | certify basis",
+        "margin | weigh none | train primal-dual | certify basis",
+        "margin | weigh sabal | train weighted | certify basis",
+        "margin | weigh sabal | train primal-dual | certify basis",
+        "ally | weigh none | train primal-dual | certify basis",
+        "ally | weigh sabal | train primal-dual | certify basis",
+        "bss(rank=5) | weigh law",
+    ]
+    made = suite.strategies[-1].recipe()
+    assert (made.strategy.rank, made.weigh, made.name) == (5, "law", "bss(rank=5) | weigh law")
+    forest = {"name": "forest", "class": "sklearn.ensemble.RandomForestClassifier"}
+    nearest = {"name": "k-nn", "class": "sklearn.neighbors.KNeighborsClassifier"}
+    _, skipped = suite_of(tmp_path, strategies=entries, models=[forest, nearest]).jobs()
+    why = {(one.model, one.strategy): one.why for one in skipped}
+    assert ("forest", "margin | weigh sabal | train weighted | certify basis") not in why
+    assert "cannot use weights" in why["k-nn", "margin | weigh sabal | train weighted | certify basis"]
+    assert "takes a torch model" in why["forest", "margin | weigh none | train primal-dual | certify basis"]
+
+
+@pytest.mark.parametrize("certify", ["basis", "none"])
+def test_a_record_with_a_certificate_has_the_error_on_the_pool(tmp_path, certify):
+    """The error of the model that was certified, not of one that has also seen the rows chosen by it."""
+    (job,) = [
+        one
+        for one in suite_of(tmp_path, strategies=[f"margin | certify {certify}"], seeds=1, rounds=1).jobs()[0]
+        if one.strategy.label != "random"
+    ]
+    records = records_of(job, tmp_path / "run")
+    if certify == "none":
+        assert not any("pool" in one.notes for one in records)
+        return
+    curve = make_curve(job, tmp_path / "other")
+    curve.label_first_batch()
+    pool, first = curve.data.pool, curve.session.fit()
+    assert records[0].notes["pool"] == lw.train.evaluate(first.reader, pool, pool.ids, curve.data.labels)
+    assert records[0].notes["pool"] != records[1].notes["pool"]
+
+
+def test_combinations_of_parts_run_on_the_sets_they_are_for(tmp_path):
+    entry = {"choose": "margin", "weigh": ["none", "sabal"], "datasets": ["copies"]}
+    datasets = [{"name": "digits", "limit": 90}, {"name": "digits", "limit": 90, "label": "copies"}]
+    jobs, _ = suite_of(tmp_path, strategies=[entry], datasets=datasets, seeds=1).jobs()
+    assert [job.data.label for job in jobs] == ["digits", "copies", "copies", "copies"]
+    assert [job.strategy.label for job in jobs[2:]] == ["margin | weigh none", "margin | weigh sabal"]
+
+
+def test_restart_only_shows_no_strategy_in_two_ways(tmp_path):
+    jobs, _ = suite_of(tmp_path, strategies=["dynamical"], training="restart-only").jobs()
+    assert {(job.model.name, job.training) for job in jobs} == {("mlp", "restart")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy", ["margin | weigh density | certify basis", "badge | weigh sabal | train primal-dual"]
+)
+def test_a_run_with_parts_continues_with_the_same_records(tmp_path, strategy):
+    job = cell_of(tmp_path, strategy)
+    run_job(job, tmp_path / "whole")
+    run_job(job, tmp_path / "parts")
+    path = records_file(job, tmp_path / "parts")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    run_job(job, tmp_path / "parts")
+    one, other = (read_records(records_file(job, tmp_path / name)) for name in ("whole", "parts"))
+    assert [comparable(record) for record in one] == [comparable(record) for record in other]
+    assert "weigh" in one[1].notes["training"] or "weights" in one[0].notes
+
+
+@pytest.mark.parametrize("path", sorted(suites.FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_suites_in_the_repository_can_be_read(path):
     suite = read_suite(path)
     assert suite.name == path.stem
@@ -161,7 +342,7 @@ def test_the_suites_in_the_repository_can_be_read(path):
 
 
 def test_the_core_suite_is_what_it_says():
-    suite = read_suite(SUITES / "core.yaml")
+    suite = read_suite(suites.FOLDER / "core.yaml")
     from labelwise import strategies
 
     assert len(suite.datasets) >= 8
@@ -196,6 +377,46 @@ def test_every_strategy_of_a_seed_starts_from_the_same_rows_and_weights(tmp_path
     assert first[0]["random"][0] != first[1]["random"][0]
 
 
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        (None, {"random": [""], "margin": [""], "dynamical": [""]}),
+        ("restart", {"random": ["", "+warm"], "margin": [""], "dynamical": ["", "+warm"]}),
+        ("warm", {"random": ["+warm"], "margin": ["+warm"], "dynamical": ["+warm"]}),
+        ("both", {"random": ["", "+warm"], "margin": ["", "+warm"], "dynamical": ["", "+warm"]}),
+    ],
+)
+def test_every_strategy_trains_on_equal_terms(tmp_path, training, expected):
+    changes = {"strategies": ["margin", "dynamical"], "rounds": 1, "seeds": 1}
+    if training is not None:
+        changes["training"] = training
+    jobs, _ = suite_of(tmp_path, **changes).jobs()
+    found = {}
+    for job in jobs:
+        found.setdefault(job.strategy.label, []).append(job.model.name.removeprefix("mlp"))
+    assert found == expected
+    for job in jobs:
+        first, last = records_of(job, tmp_path / "run")
+        warm = job.model.name == "mlp+warm" or (training is None and job.strategy.label == "dynamical")
+        assert (first.notes["training"]["warm_start"], last.notes["training"]["warm_start"]) == (False, warm)
+    names = [job.strategy.label for job in jobs if job.model.name == "mlp+warm"]
+    starts = {
+        tuple(read_records(tmp_path / "run" / "records" / f"{job.file}.jsonl")[0].metrics.items()) for job in jobs
+    }
+    assert len(starts) == 1  # the same first weights in both ways
+    assert names == [] or names[0] == "random"
+
+
+def test_a_model_with_a_rule_of_its_own_contradicts_one_for_all(tmp_path):
+    own = [{"name": "mlp", "restart": False}]
+    with pytest.raises(ArgumentError, match="models: mlp: restart: leave it out, since training: restart decides it"):
+        suite_of(tmp_path, models=own, training="restart")
+    with pytest.raises(
+        ArgumentError, match="training: expected one of restart, restart-only, warm, both, found 'cold'"
+    ):
+        suite_of(tmp_path, training="cold")
+
+
 def test_training_and_selection_are_measured_apart(tmp_path):
     records = records_of(cell_of(tmp_path, "badge"), tmp_path / "run")
     assert [record.labels for record in records] == [8, 12, 16, 20]
@@ -216,9 +437,9 @@ def test_memory_of_a_selection_shows_in_every_round(tmp_path, pieces, least, mos
     pins = []
 
     def choose():
-        held = [np.ones(1 << 16) for _ in range(pieces)]  # half a MB each
-        pins.extend(held[-1:])  # the end of the heap: what is free before it is not given back
-        del held
+        blocks = [np.ones(1 << 16) for _ in range(pieces)]  # half a MB each
+        pins.extend(blocks[-1:])  # the end of the heap: what is free before it is not given back
+        del blocks
         return curve.session.ask(curve.k)
 
     greedy = replace(curve, choose=choose)
@@ -273,8 +494,14 @@ def test_training_that_goes_on_needs_its_model(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run_job(job, tmp_path / "run", stop)
-    next((tmp_path / "run" / "models").iterdir()).unlink()
-    with pytest.raises(StoreError, match="training starts from the model of round 0"):
+    path = next((tmp_path / "run" / "models").iterdir())
+    whole = path.read_bytes()
+    for at in (3, 200, len(whole) - 5):  # one bit of the head, of the names, of a weight
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(StoreError, match="is damaged: training starts from the model of round 0"):
+            run_job(job, tmp_path / "run")
+    path.unlink()
+    with pytest.raises(StoreError, match="is missing: training starts from the model of round 0"):
         run_job(job, tmp_path / "run")
 
 
@@ -313,7 +540,7 @@ def test_data_that_are_missing_are_named_before_anything_runs(tmp_path, monkeypa
 
 @pytest.mark.parametrize("options", [["--plan"], []])
 def test_an_encoder_that_is_not_installed_is_refused_before_anything_runs(tmp_path, monkeypatch, options):
-    monkeypatch.setattr("labelwise.bench.data.features.ENCODING", ("no-such-package", "pip"))
+    monkeypatch.setattr("labelwise.bench.data.features.ENCODING", {"text": ("no-such-package", "pytest")})
     monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
     pq.write_table(pa.table({"text": ["a"] * 100, "coarse_label": [0] * 100}), tmp_path / "trec6.parquet")
     datasets = [{"name": "digits", "limit": 80}, {"name": "trec6", "features": "encoder", "label": "questions"}]
@@ -341,12 +568,12 @@ def test_a_run_that_is_finished_needs_no_data(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_smoke_suite_runs_to_its_report(tmp_path):
-    config, run = SUITES / "smoke.yaml", tmp_path / "run"
+    config, run = suites.FOLDER / "smoke.yaml", tmp_path / "run"
     for progress in run_suite(read_suite(config), config.read_text(), run, 0):
         assert not progress.failed
     assert progress.done == progress.total
     text = CliRunner().invoke(app, ["bench", "report", str(run), "--out", str(tmp_path / "out"), "--at", "0.7"]).output
-    assert "margin cannot be compared with random yet: it has 3 seeds, and 9 or more are needed." in text
+    assert "cannot be compared with random yet: 3 seeds, 5 or more are needed." in text
     assert "unfinished" not in text
     page = (tmp_path / "out" / "report.md").read_text()
     assert "Labels to reach test accuracy 70.0 %:" in page
@@ -393,8 +620,8 @@ def test_files_that_the_catalogue_does_not_describe_are_counted(tmp_path, monkey
 
 
 def test_weights_change_training_and_are_recorded(tmp_path):
-    plain = records_of(cell_of(tmp_path, {"name": "bss", "label": "plain"}), tmp_path / "run")
-    weighted = records_of(cell_of(tmp_path, {"name": "bss", "weights": True}), tmp_path / "run")
+    plain = records_of(cell_of(tmp_path, {"name": "bss", "label": "plain", "weights": False}), tmp_path / "run")
+    weighted = records_of(cell_of(tmp_path, {"name": "bss"}), tmp_path / "run")
     assert plain[0].picked == weighted[0].picked
     assert plain[0].notes["weights"] == weighted[0].notes["weights"]
     assert plain[1].metrics != weighted[1].metrics
@@ -460,8 +687,8 @@ def test_a_hard_case_changes_the_pool_and_never_the_test_rows(case):
     assert torch.equal(again.labels, hard.labels)
     assert len(hard.pool.ids.unique()) == len(hard.pool)
     same = len(other.pool) == len(hard.pool) and torch.equal(other.labels, hard.labels)
-    assert not same
-    sizes = {"imbalance": None, "duplicates": 450, "near": 450, "noise": 300, "outliers": 375}
+    assert same == (case == "sorted")  # nothing in it is drawn
+    sizes = {"imbalance": None, "duplicates": 450, "near": 450, "noise": 300, "outliers": 375, "sorted": 300}
     assert sizes[case] in (None, len(hard.pool))
 
 
@@ -483,6 +710,14 @@ def test_hard_cases_do_what_they_say():
     far = torch.cdist(made.pool.inputs(made.pool.ids[300:]).flatten(1), rows.flatten(1)).min(1).values
     own = torch.cdist(data.test_inputs.flatten(1), rows.flatten(1)).min(1).values
     assert float(far.mean()) > float(own.mean())
+    by_class = corrupt(data, Corruption("sorted", 1.0), 0)
+    assert bool((by_class.labels[by_class.pool.ids.argsort()].diff() >= 0).all())
+    assert torch.equal(by_class.labels.sort().values, data.labels.sort().values)
+    of_row = {tuple(row.flatten().tolist()): int(label) for row, label in zip(rows, data.labels)}
+    assert all(
+        of_row[tuple(row.flatten().tolist())] == int(label)
+        for row, label in zip(by_class.pool.inputs(by_class.pool.ids), by_class.labels)
+    )
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------

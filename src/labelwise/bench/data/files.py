@@ -107,10 +107,50 @@ class PixelSource:
 
 def decoded(source: ImageSource, positions: np.ndarray) -> np.ndarray:
     """The encoded images at `positions` as (n, 3, H, W) uint8."""
-    pixels = np.empty((len(positions), 3, source.height, source.width), np.uint8)
+    pixels = np.empty((len(positions), 3, *(source.decoder.size or ())), np.uint8)
     for place, position in enumerate(positions.tolist()):
         pixels[place] = source.pixels(position).transpose(2, 0, 1)
     return pixels
+
+
+def read_cifar100(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """CIFAR-100 in its binary form: (n, 3, 32, 32) uint8, and the fine labels.
+
+    A record is a coarse label, a fine label, and the red, green and blue places line by line.
+    """
+    records = _records(path, 2 + 3 * 32 * 32)
+    return records[:, 2:].reshape(-1, 3, 32, 32), _below(records[:, 1], 100, path)
+
+
+def read_stl10(images: Path, labels: Path) -> tuple[np.ndarray, np.ndarray]:
+    """STL-10 in its binary form: (n, 3, 96, 96) uint8, and the labels from 0 on.
+
+    The places of an image are stored column by column; labels count from 1.
+    """
+    pixels = _records(images, 3 * 96 * 96).reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
+    answers = _records(labels, 1)[:, 0].astype(np.int64) - 1
+    if answers.shape != (len(pixels),):
+        raise SourceError(f"{labels}: {len(pixels)} labels were expected, {len(answers)} were found.")
+    return np.ascontiguousarray(pixels), _below(answers, 10, labels)
+
+
+def _records(path: Path, size: int) -> np.ndarray:
+    """The records (n, size) of a file of bytes."""
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise SourceError(f"{path}: the file cannot be read ({error}).") from error
+    if not len(data) or len(data) % size:
+        raise SourceError(f"{path}: records of {size} bytes were expected, the file has {len(data)} bytes.")
+    return data.reshape(-1, size)
+
+
+def _below(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
+    answers = labels.astype(np.int64)
+    if answers.min() < 0 or answers.max() >= classes:
+        wrong = int((~((answers >= 0) & (answers < classes))).argmax())
+        raise SourceError(f"{path}: {classes} classes were expected; record {wrong} has class {answers[wrong]}.")
+    return answers
 
 
 def read_sheets(sheets: list[Path], labels: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -11,8 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.bench.data import synthetic
 from labelwise.bench.data.catalogue import Availability, DatasetEntry, availability, dataset_entry, names, require_files
-from labelwise.bench.data.files import PixelSource, caltech101, decoded, read_idx, read_sheets, tiny_test, tiny_train
+from labelwise.bench.data.files import (
+    PixelSource,
+    caltech101,
+    decoded,
+    read_cifar100,
+    read_idx,
+    read_sheets,
+    read_stl10,
+    tiny_test,
+    tiny_train,
+)
 from labelwise.errors import ArgumentError, SourceError, extra
 from labelwise.io.encode_table import standard_features
 from labelwise.io.tables import Values, numbers, read_table
@@ -23,8 +34,14 @@ from labelwise.rng import Key
 
 __all__ = ["Availability", "Data", "availability", "load", "names"]
 
+_FRIEDMAN = {  # the function of scikit-learn, and the deviation of the noise
+    "friedman": ("make_friedman1", 1.0),
+    "friedman2": ("make_friedman2", 125.0),
+    "friedman3": ("make_friedman3", 0.1),
+}
 _TEST_SHARE = 0.2  # of the rows, where there is no official split
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_STL_CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 _DIGITS = tuple("0123456789")
 _CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
@@ -102,14 +119,40 @@ def load(name: str, seed: int = 0, limit: int | None = None) -> Data:
 
 
 def _digits(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise extra("sklearn", "bench") from None
-    bunch = load_digits()
+    bunch = _sklearn_datasets().load_digits()
     images = (bunch.images[:, None] / 16).astype(np.float32)
     train, test = cut.split(np.arange(len(images)))
     return (*_two(images, bunch.target, _DIGITS, train, test, cut), None)
+
+
+def _diabetes(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
+    bunch = _sklearn_datasets().load_diabetes()
+    return _numbers(bunch.data, bunch.target, cut)
+
+
+def _friedman(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
+    make, noise = _FRIEDMAN[entry.name]
+    rows, target = getattr(_sklearn_datasets(), make)(sum(entry.rows), noise=noise, random_state=0)
+    return _numbers(rows, target, cut)
+
+
+def _synthetic(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
+    return _numbers(*synthetic.MAKERS[entry.name](sum(entry.rows), Key(0).fold("data", entry.name).numpy()), cut)
+
+
+def _numbers(rows: np.ndarray, target: np.ndarray, cut: _Cut) -> _Parts:
+    """Rows of numbers and a number to predict."""
+    train, test = cut.split(np.arange(len(rows)))
+    columns: dict[str, Values] = {str(place): column for place, column in enumerate(rows.T)}
+    return (*_two(standard_features(columns, (), train), target, None, train, test, cut), None)
+
+
+def _sklearn_datasets() -> Any:
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise extra("sklearn", "bench") from None
+    return datasets
 
 
 def _idx(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
@@ -127,6 +170,19 @@ def _cifar_full(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
     train = _pixels(images, labels, _CIFAR_CLASSES, cut, "train")
     images, labels = read_sheets(files[5:6], files[7])
     return train, _pixels(images, labels, _CIFAR_CLASSES, cut, "test"), None
+
+
+def _cifar100(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
+    classes = tuple(files[2].read_text(encoding="utf-8").split())
+    if len(classes) != 100:
+        raise SourceError(f"{files[2]}: the names of 100 classes were expected, {len(classes)} were found.")
+    train = _pixels(*read_cifar100(files[0]), classes, cut, "train")
+    return train, _pixels(*read_cifar100(files[1]), classes, cut, "test"), None
+
+
+def _stl10(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
+    train = _pixels(*read_stl10(files[0], files[1]), _STL_CLASSES, cut, "train")
+    return train, _pixels(*read_stl10(files[2], files[3]), _STL_CLASSES, cut, "test"), None
 
 
 def _parquet_images(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
@@ -173,9 +229,10 @@ def _table(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
 
 
 def _parkinsons(entry: DatasetEntry, files: list[Path], cut: _Cut) -> _Parts:
-    # The rows of one person are near copies: they are all in the pool or all in the test set.
+    # The rows of one person are near copies: they are all in the pool or all in the test set, but in parkinsons-rows.
     columns = csv_numbers(files[0])
-    train, test = cut.split(columns.pop("subject#").astype(np.int64))
+    subject = columns.pop("subject#").astype(np.int64)
+    train, test = cut.split(subject if entry.name == "parkinsons" else np.arange(len(subject)))
     labels = columns.pop("total_UPDRS")
     columns.pop("motor_UPDRS")  # the other answer, all but equal to this one
     return (*_two(standard_features(columns, (), train), labels, None, train, test, cut), None)
@@ -262,10 +319,19 @@ _TABLE_CLASSES: dict[str, tuple[str, ...]] = {
 }
 _READERS: dict[str, Callable[[DatasetEntry, list[Path], _Cut], _Parts]] = {
     "digits": _digits,
+    "diabetes": _diabetes,
+    "friedman": _friedman,
+    "friedman2": _friedman,
+    "friedman3": _friedman,
+    "heavy-tailed": _synthetic,
+    "heavy-rows": _synthetic,
+    "clustered": _synthetic,
     "mnist": _idx,
     "fashion-mnist": _idx,
     "cifar10": _parquet_images,
     "cifar10-full": _cifar_full,
+    "cifar100": _cifar100,
+    "stl10": _stl10,
     "svhn": _parquet_images,
     "caltech101": _caltech,
     "tiny-imagenet": _tiny_imagenet,
@@ -278,4 +344,5 @@ _READERS: dict[str, Callable[[DatasetEntry, list[Path], _Cut], _Parts]] = {
     "covertype": _table,
     "protein": _table,
     "parkinsons": _parkinsons,
+    "parkinsons-rows": _parkinsons,
 }

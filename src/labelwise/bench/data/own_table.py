@@ -1,91 +1,122 @@
-"""A table of the user's own, with a target column, as data for a comparison: rows to choose from, rows to test on.
+"""The user's own table as data for a comparison: a pool, test rows and a target column.
 
-The features are those that `labelwise label` makes of the same columns (`io.encode_table`). Quantiles, categories and
-scales are learnt from the rows to choose from alone. Columns that are left out, missing values and other doubts become
-notes for the user.
+The features are those of `labelwise label` (`io.encode_table`). Quantiles, categories and scales come from the pool
+alone. Notes tell the user about columns that are left out, missing values and possible leaks.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from labelwise.bench.data.load import Data
 from labelwise.errors import ArgumentError, SourceError
-from labelwise.io.encode_table import CATEGORIES, block_scale, fit_table, mixed_column
+from labelwise.io.encode_table import block_scale, finite, fit_table, mixed_column, why_useless
 from labelwise.io.tables import Table, Values, check_file, number, numbers, read_table, separator_hint, texts
-from labelwise.io.text import did_you_mean
+from labelwise.io.text import did_you_mean, many
 from labelwise.pool import Pool
 from labelwise.pool.labels import in_class_order
 from labelwise.rng import Key
 
-ALIKE = 0.9  # correlation of a feature with the target above which it may be the answer itself
-FEW = 20  # different whole numbers up to which a target is taken for classes
+LEAK = 0.9  # correlation with the target above which a feature may be the answer itself
+MOST_CLASSES = 20  # distinct whole numbers up to which a target is read as classes
 
 Task = Literal["classify", "regress"]
 
 
 @dataclass(frozen=True)
-class OwnTable:
-    """A table that was read: its features, its target, and notes for the user.
+class OwnData(ABC):
+    """Data with answers that was read: what a row is, its target, and notes for the user.
 
     Attributes:
-        table: The rows with an answer, and the columns to learn from.
-        numeric: The names of those that hold numbers.
-        categories: The names of the others.
+        rows: The number of each row in the file, from 0.
         answers: Class numbers, or numbers.
-        groups: A number for each row; rows with the same number are never split.
+        groups: The group of each row, by number; a group is never split.
     """
 
     name: str
     task: Task
     target: str
-    table: Table
-    numeric: tuple[str, ...]
-    categories: tuple[str, ...]
+    rows: np.ndarray
     answers: np.ndarray
     classes: tuple[str, ...] | None
     groups: np.ndarray | None
     notes: tuple[str, ...]
+
+    kind: ClassVar[Literal["image", "text", "table"]] = "table"
+
+    @property
+    @abstractmethod
+    def inputs(self) -> str:
+        """What a model learns from, in words."""
+
+    @property
+    @abstractmethod
+    def encoding(self) -> dict[str, Any]:
+        """What must be the same for a stopped run to continue."""
+
+    @abstractmethod
+    def features(self, rows: np.ndarray) -> np.ndarray:
+        """Features (n, D) float32 of all rows; the scale is learnt from those at these positions."""
 
     @property
     def metric(self) -> str:
         """What a learning curve shows."""
         return "accuracy" if self.task == "classify" else "rmse"
 
-    @property
-    def rows(self) -> np.ndarray:
-        """The number of each row in the file, from 0."""
-        return self.table.ids
-
     def test_rows(self, seed: int, share: float) -> np.ndarray:
-        """Whether each row is one to test on: a `share` of the rows, or of the groups, drawn by `seed`."""
-        groups = np.arange(len(self.table)) if self.groups is None else self.groups
-        different = np.unique(groups)
-        draw = Key(seed).fold("own table", "test").uniform(torch.from_numpy(different)).numpy()
-        count = max(1, round(share * len(different)))
-        if count >= len(different):
+        """Which rows are test rows: a `share` of the rows, or of the groups, drawn by `seed`."""
+        groups = np.arange(len(self.rows)) if self.groups is None else self.groups
+        distinct = np.unique(groups)
+        draw = Key(seed).fold("own table", "test").uniform(torch.from_numpy(distinct)).numpy()
+        count = max(1, round(share * len(distinct)))
+        if count >= len(distinct):
             raise ArgumentError(
-                f"{len(different)} {'rows' if self.groups is None else 'groups'} cannot be split into a test part of "
+                f"{len(distinct)} {'rows' if self.groups is None else 'groups'} cannot be split into a test part of "
                 f"{share} and a rest to choose from; take a smaller --test or more rows"
             )
-        return np.isin(groups, different[np.argsort(draw, kind="stable")[:count]])
+        return np.isin(groups, distinct[np.argsort(draw, kind="stable")[:count]])
 
     def data(self, seed: int, share: float) -> Data:
-        """The rows to choose from, and those to test on."""
+        """The pool and the test rows."""
         is_test = self.test_rows(seed, share)
         inputs = self.features(np.flatnonzero(~is_test))
         whole = Pool.of(inputs, ids=self.rows, labels=self.answers, classes=self.classes)
         pool, test = whole.subset(self.rows[~is_test]), whole.subset(self.rows[is_test])
-        return Data(self.name, "table", self.task, self.metric, pool, test, self.classes, None, "your own")
+        return Data(self.name, self.kind, self.task, self.metric, pool, test, self.classes, None, "your own")
+
+
+@dataclass(frozen=True)
+class OwnTable(OwnData):
+    """Rows of a table.
+
+    Attributes:
+        table: The rows with an answer, and the columns to learn from.
+        numeric: The names of those that hold numbers.
+        categories: The names of the others.
+    """
+
+    table: Table
+    numeric: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def inputs(self) -> str:
+        kinds = ((self.numeric, "numeric column"), (self.categories, "categorical column"))
+        return " and ".join(many(len(names), kind) for names, kind in kinds if names)
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        return {"features": [*self.numeric, *self.categories], "encoder": "columns"}
 
     def features(self, rows: np.ndarray) -> np.ndarray:
-        """Features (n, D) float32 of all rows; the encoding and the scale are learnt from those at these positions."""
+        """Features (n, D) float32 of all rows; the encoding and the scale are fitted to the rows at these positions."""
         encoder = fit_table(self.table, rows)
         x_ND = encoder.encode(self.table)
         mean_D, scale_D = block_scale(x_ND, rows, encoder.blocks)
@@ -105,45 +136,60 @@ def read_own(
     Args:
         path: A table, see `io.tables.read_table`.
         target: The column that holds the answers.
-        task: By what the target looks like if None.
-        features: The columns to learn from; all others that can be used if None.
+        task: Guessed from the target if None.
+        features: The columns to learn from; every usable one if None.
         group: A column whose values keep rows together.
     """
-    read = _read(path)
+    whole = _read(path)
     for name in (target, *(features or ()), *((group,) if group else ())):
-        _check_column(path, name, read)
+        _check_column(path, name, whole)
     if features is not None and (target in features or len(set(features)) != len(features)):
         raise ArgumentError(f"the features are different columns without the target {target!r}; found {list(features)}")
     notes: list[str] = []
-    answered = np.flatnonzero([text != "" for text in texts(_finite(read.columns[target]))])
+    answered = np.flatnonzero([text != "" for text in texts(finite(whole.columns[target]))])
     if not len(answered):
         raise SourceError(f"{path}: column {target!r} holds no value; name the column that holds the answers")
-    if len(answered) < len(read):
-        notes.append(f"{len(read) - len(answered)} rows without a value in {target!r} are left out")
-    table = read.subset(answered)
-    task = task or _guess_task(table.columns[target], target, notes)
-    answers, classes = _answers(path, table.columns[target], target, task)
-    names = list(features) if features is not None else _usable(read, (target, group), notes)
+    if len(answered) < len(whole):
+        notes.append(f"{len(whole) - len(answered)} rows without a value in {target!r} are left out")
+    table = whole.subset(answered)
+    task, answers, classes = answers_of(path, table.columns[target], target, task, notes)
+    names = list(features) if features is not None else _usable(whole, (target, group), notes)
     if not names:
         raise SourceError(
-            f"{path}: no column is left to learn {target!r} from; its columns are {', '.join(_names(read))}"
+            f"{path}: no column is left to learn {target!r} from; its columns are {', '.join(_names(whole))}. "
+            "To learn from texts, name their column with --text"
         )
     numeric = tuple(name for name in names if numbers(table.columns[name]) is not None)
-    notes += _doubts(table, names)
+    notes += _missing_and_mixed(table, names)
     if task == "regress":
-        notes += _nearly_the_target(table, numeric, answers, target)
+        notes += _leaks(table, numeric, answers, target)
     return OwnTable(
-        name=path.name.removesuffix(".gz").rpartition(".")[0].replace("/", "-") or "table",
+        name=name_of(path),
         task=task,
         target=target,
+        rows=table.ids,
         table=table.subset(np.arange(len(table)), names),
         numeric=numeric,
         categories=tuple(name for name in names if name not in numeric),
         answers=answers,
         classes=classes,
-        groups=None if group is None else _groups(path, table.columns[group], group),
+        groups=None if group is None else groups_of(path, table.columns[group], group),
         notes=tuple(notes),
     )
+
+
+def name_of(path: Path) -> str:
+    """The name of the data at a path."""
+    plain = path.resolve().name
+    return (plain if path.is_dir() else plain.removesuffix(".gz").rpartition(".")[0]) or "table"
+
+
+def answers_of(
+    path: Path, values: Values, target: str, task: Task | None, notes: list[str]
+) -> tuple[Task, np.ndarray, tuple[str, ...] | None]:
+    """The task, by what the answers look like if it is None; class numbers or numbers; and the classes."""
+    task = task or _guess_task(values, target, notes)
+    return task, *_answers(path, values, target, task)
 
 
 def _read(path: Path) -> Table:
@@ -169,33 +215,29 @@ def _check_column(path: Path, name: str, table: Table) -> None:
         )
 
 
-def _finite(values: Values) -> Values:
-    return np.where(np.isfinite(values), values, np.nan) if isinstance(values, np.ndarray) else values
-
-
 def _present(values: Values) -> list[str]:
-    return [text for text in texts(_finite(values)) if text]
+    return [text for text in texts(finite(values)) if text]
 
 
 def _guess_task(values: Values, target: str, notes: list[str]) -> Task:
-    """Classes or numbers, by what the target looks like. Many numbers with a few texts are for the user to decide."""
+    """Classes or numbers. Many numbers with a few texts are an error, since the user must decide."""
     present = _present(values)
-    found = [number(text) for text in present]
-    different = {value for value in found if value is not None}
-    many = len(different) > FEW or not all(value.is_integer() for value in different)
-    odd = [text for text, known in zip(present, found) if known is None]
-    if odd and 2 * len(odd) < len(present):
-        mixed = f"{target!r} holds numbers, and in {len(odd)} of {len(present)} rows texts such as {odd[0]!r}"
-        if many:
+    parsed = [number(text) for text in present]
+    distinct = {value for value in parsed if value is not None}
+    is_continuous = len(distinct) > MOST_CLASSES or not all(value.is_integer() for value in distinct)
+    words = [text for text, value in zip(present, parsed) if value is None]
+    if words and 2 * len(words) < len(present):
+        mixed = f"{target!r} holds numbers, and in {len(words)} of {len(present)} rows texts such as {words[0]!r}"
+        if is_continuous:
             raise ArgumentError(
                 f"{mixed}: correct or empty those (rows without a value are left out), or write --task classification"
             )
         notes.append(f"{mixed}: taken for classes")
-    if not odd and many:
+    if not words and is_continuous:
         notes.append(f"{target!r} holds numbers: taken for regression (--task classification for classes)")
         return "regress"
-    if not odd:
-        notes.append(f"{target!r} holds {len(different)} whole numbers: taken for classes (--task regression if not)")
+    if not words:
+        notes.append(f"{target!r} holds {len(distinct)} whole numbers: taken for classes (--task regression if not)")
     return "classify"
 
 
@@ -224,28 +266,13 @@ def _answers(path: Path, values: Values, target: str, task: Task) -> tuple[np.nd
 
 def _usable(table: Table, others: Sequence[str | None], notes: list[str]) -> list[str]:
     """The columns that can be learnt from; the notes say why another is left out."""
-    reasons = {name: _why_useless(values) for name, values in table.columns.items() if name not in others}
+    reasons = {name: why_useless(values) for name, values in table.columns.items() if name not in others}
     reasons |= dict.fromkeys(table.unreadable, "it holds neither numbers nor texts")
     notes += [f"column {name!r} is left out: {reason}" for name, reason in reasons.items() if reason]
     return [name for name, reason in reasons.items() if not reason]
 
 
-def _why_useless(values: Values) -> str:
-    """Why a column is no feature; "" if it is one."""
-    present = _present(values)
-    if not present:
-        return "it holds no value"
-    found = numbers(values)
-    if found is not None:
-        counts = len(found) > 2 and np.isfinite(found).all() and bool((np.diff(found) == 1).all())
-        return "it only counts the rows" if counts else ""
-    different = len(set(present))
-    if different > CATEGORIES and different > len(present) // 2:
-        return f"its {different} different texts look like names or free text"
-    return ""
-
-
-def _doubts(table: Table, names: Sequence[str]) -> list[str]:
+def _missing_and_mixed(table: Table, names: Sequence[str]) -> list[str]:
     """Notes on missing values, and on columns that are nearly numbers."""
     notes = []
     for name in names:
@@ -257,22 +284,25 @@ def _doubts(table: Table, names: Sequence[str]) -> list[str]:
     return notes
 
 
-def _nearly_the_target(table: Table, numeric: Sequence[str], answers: np.ndarray, target: str) -> list[str]:
-    """Notes on columns that all but hold the answer: more often a leak than a feature."""
+def _leaks(table: Table, numeric: Sequence[str], answers: np.ndarray, target: str) -> list[str]:
+    """Notes on columns so close to the target that they are more likely a leak than a feature."""
     notes = []
     for name in numeric:
         found = numbers(table.columns[name])
         present = np.isfinite(found) if found is not None else np.zeros(len(answers), bool)
         if found is not None and present.sum() > 2 and found[present].std() > 0 and answers[present].std() > 0:
-            alike = float(np.corrcoef(found[present], answers[present])[0, 1])
-            if abs(alike) > ALIKE:
-                notes.append(f"column {name!r} has correlation {alike:.2f} with {target!r}: is it known beforehand?")
+            correlation = float(np.corrcoef(found[present], answers[present])[0, 1])
+            if abs(correlation) > LEAK:
+                notes.append(
+                    f"column {name!r} has correlation {correlation:.2f} with {target!r}: is it known beforehand?"
+                )
     return notes
 
 
-def _groups(path: Path, values: Values, group: str) -> np.ndarray:
+def groups_of(path: Path, values: Values, group: str) -> np.ndarray:
+    """A number for each value of a column whose equal values are never split."""
     found = numbers(values)
-    names = texts(_finite(values if found is None else found))
+    names = texts(finite(values if found is None else found))
     empty = names.count("")
     if empty:
         raise ArgumentError(f"{path}: {empty} rows have no value in the group column {group!r}; each row needs one")

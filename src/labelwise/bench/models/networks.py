@@ -11,9 +11,11 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from labelwise.errors import ArgumentError
 from labelwise.signals.draws.variational import bayesian
 
 Factory = Callable[[], nn.Module]
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def mlp(inputs: int, outputs: int, hidden: tuple[int, ...] = (128, 64)) -> Factory:
@@ -30,20 +32,8 @@ def mlp(inputs: int, outputs: int, hidden: tuple[int, ...] = (128, 64)) -> Facto
 
 
 def tutorial_cnn(outputs: int = 10, channels: int = 3, size: int = 32) -> Factory:
-    """The CNN of PyTorch's CIFAR-10 tutorial: 5x5 convolutions with 6 and 16 channels, then 120, 84 and the classes."""
-
-    def make() -> nn.Module:
-        side = ((size - 4) // 2 - 4) // 2
-        return nn.Sequential(
-            *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Flatten(),
-            *(nn.Linear(16 * side * side, 120), nn.ReLU()),
-            *(nn.Linear(120, 84), nn.ReLU()),
-            nn.Linear(84, outputs),
-        )
-
-    return make
+    """The CNN of PyTorch's CIFAR-10 tutorial: LeNet-5 on images as large as they are."""
+    return lenet5(outputs, channels, size, padding=0)
 
 
 def pooled_cnn(outputs: int = 10, channels: int = 3, widths: tuple[int, ...] = (32, 64, 128)) -> Factory:
@@ -60,17 +50,23 @@ def pooled_cnn(outputs: int = 10, channels: int = 3, widths: tuple[int, ...] = (
     return make
 
 
-def lenet5(outputs: int = 10, channels: int = 1, size: int = 28) -> Factory:
-    """LeNet-5 (LeCun et al. 1998) as it is run today: full connections, ReLU and max-pooling, images padded to 32."""
+def lenet5(outputs: int = 10, channels: int = 1, size: int = 28, padding: int = 2, activation: str = "relu") -> Factory:
+    """LeNet-5 (LeCun et al. 1998) as it is run today: full connections, ReLU and max-pooling, images padded to 32.
+
+    `padding` 0 leaves images as large as they are; `activation` is "relu" or "tanh".
+    """
+    if activation not in _ACTIVATIONS:
+        raise ArgumentError(f"activation: expected one of {', '.join(_ACTIVATIONS)}, found {activation!r}")
 
     def make() -> nn.Module:
-        side = (size // 2 - 4) // 2
+        side = ((size + 2 * padding - 4) // 2 - 4) // 2
+        active = _ACTIVATIONS[activation]
         return nn.Sequential(
-            *(nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(channels, 6, 5, padding=padding), active(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), active(), nn.MaxPool2d(2)),
             nn.Flatten(),
-            *(nn.Linear(16 * side * side, 120), nn.ReLU()),
-            *(nn.Linear(120, 84), nn.ReLU()),
+            *(nn.Linear(16 * side * side, 120), active()),
+            *(nn.Linear(120, 84), active()),
             nn.Linear(84, outputs),
         )
 
@@ -141,6 +137,8 @@ def bayesian_resnet18(
 class ResNet18(nn.Module):
     """Four stages of two blocks; see `resnet18`."""
 
+    stackable = True  # `forward` calls children and adds: a Stack may replace them
+
     def __init__(self, outputs: int, channels: int, width: int, identity: bool):
         nn.Module.__init__(self)
         self.first = nn.Sequential(_conv(channels, width, 3, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
@@ -159,6 +157,8 @@ class ResNet18(nn.Module):
 
 class _Block(nn.Module):
     """Two 3x3 convolutions and a shortcut around them."""
+
+    stackable = True
 
     def __init__(self, before: int, wide: int, stride: int, identity: bool):
         nn.Module.__init__(self)

@@ -17,6 +17,10 @@ PAD = 4  # places around an image that a crop may reach into
 _ROWS = 1024
 
 
+# Papers name the weight decay and the schedule they use; where they name none, there is none.
+PLAIN = {"weight_decay": 0.0, "schedule": None}
+
+
 class Until(Mean):
     """Every row counts the same; training ends when `share` of the rows were right in `times` epochs, and keeps those
     last weights. dynamicAL's rule without its look at the test rows.

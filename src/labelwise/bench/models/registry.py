@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,23 +22,10 @@ from labelwise.bench.models.networks import NETWORKS, Factory
 from labelwise.bench.models.paper_training import BestOnTest, Until, augmentation
 from labelwise.bench.suite.config import named
 from labelwise.errors import ArgumentError
+from labelwise.recommend.situation import GIVEN
 from labelwise.selection import Strategy
-from labelwise.signals.spec import (
-    Duals,
-    Embedding,
-    Features,
-    GradNorm,
-    GradSketch,
-    Label,
-    LabelProbs,
-    LogProbs,
-    LossJvp,
-    Prediction,
-    Probs,
-    Signal,
-    stored,
-)
-from labelwise.train import Learner, SklearnLearner, TorchLearner, Weighted
+from labelwise.signals.spec import LabelProbs, LogProbs, Prediction, Probs, Signal, Weight, stored
+from labelwise.train import Learner, SklearnLearner, TorchLearner
 from labelwise.train.laplace import laplace
 from labelwise.train.sklearn import is_regressor
 
@@ -53,12 +41,12 @@ _OPTIMISER = (
     "keep",
     "restart",
 )
-_HOLDOUT = ("holdout", "holdout_from", "sticky_holdout", "cross_validate")
-TRAINING = (*_OPTIMISER, *_HOLDOUT, "augment", "until", "best_on_test")
+_HOLDOUT = ("holdout", "holdout_from", "cross_validate")
+TRAINING = (*_OPTIMISER, *_HOLDOUT, "augment", "until", "best_on_test", "precision")
+_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 DRAWS = 100
 DEEP = ("vgg11", "vgg16", "resnet18", "bayesian_resnet18")  # networks with a width
-_ALWAYS = (Features, Label, Embedding)
-_TORCH = (*_ALWAYS, GradNorm, LossJvp, GradSketch, Duals)
+PACKAGES = ("sklearn", "lightgbm", "xgboost", "catboost")  # those that a suite may import
 _OF_DATA = ("inputs", "outputs", "channels", "size")  # parameters of a network that the data set decides
 
 
@@ -80,7 +68,6 @@ def read_model(entry: Any, where: str) -> ModelSpec:
     """The model of a configuration: a name, or a mapping with `name`, `kind` or `class`, and parameters."""
     section = named(entry, where)
     name = section.text("name")
-    section.where = f"{where}: {name}"
     path, kind = section.text("class", None), section.text("kind", name)
     spec = ModelSpec(name, path or {"logistic": "linear"}.get(kind, kind), section.rest())
     if path is not None:
@@ -94,6 +81,8 @@ def read_model(entry: Any, where: str) -> ModelSpec:
         if one not in (*shape, *TRAINING, "draws"):
             known = ", ".join([*shape, *TRAINING, "draws"])
             raise ArgumentError(f"{section.where}: expected parameters among {known}; found {one!r}")
+    if spec.parameters.get("precision", "float32") not in _PRECISIONS:
+        raise section.error("precision", " or ".join(_PRECISIONS), spec.parameters["precision"])
     try:
         TorchLearner(nn.Identity(), **_training(spec))
     except (ArgumentError, TypeError) as error:
@@ -101,14 +90,24 @@ def read_model(entry: Any, where: str) -> ModelSpec:
     return spec
 
 
-def why_not(model: ModelSpec, strategy: Strategy, task: str) -> str | None:
-    """Why a strategy cannot be used with this model for this task; None where it can."""
+def why_not(model: ModelSpec, strategy: Strategy, task: str, whole: recipes.Recipe | None = None) -> str | None:
+    """Why a strategy cannot be used with this model for this task; None where it can.
+
+    `whole` is its recipe with the parts for weights and training; None is that of the strategy.
+    """
     if not model.is_torch and is_regressor(_estimator(model, model.name)) != (task == "regress"):
         return "the model is a classifier" if task == "regress" else "the model is a regressor"
     form = strategy.for_regression() if task == "regress" else strategy
     if form is None:
         return "it asks for class probabilities, and the labels are numbers"
-    recipe = recipes.get(strategy)
+    recipe = recipes.get(strategy) if whole is None else whole
+    if not model.is_torch and recipe.weigh not in (None, "none"):
+        try:
+            recipe.learner(SklearnLearner(_estimator(model, model.name)))
+        except ArgumentError as error:
+            return str(error)
+    if recipe.train in ("sampler", "primal-dual") and not model.is_torch:
+        return f"it trains by {recipe.train}, which takes a torch model"
     if recipe.objective is not None and not model.is_torch:
         return f"it trains by {type(recipe.objective).__name__}, which takes a torch model"
     if recipe.restart is False and not model.is_torch:
@@ -119,17 +118,17 @@ def why_not(model: ModelSpec, strategy: Strategy, task: str) -> str | None:
     return None
 
 
-def learner_for(spec: ModelSpec, data: Data, strategy: Strategy | None, weights: bool, device: str) -> Learner:
-    """The learner of one cell. `strategy` decides whether draws are made; with `weights` picks count by theirs."""
+def learner_for(spec: ModelSpec, data: Data, strategy: Strategy | None, device: str) -> Learner:
+    """The learner of one cell. `strategy` decides whether draws are made."""
     if not spec.is_torch:
         estimator = _estimator(spec, f"models: {spec.name}")
-        return SklearnLearner(estimator, weights, spec.parameters.get("cross_validate"))
+        return SklearnLearner(estimator, cross_validate=spec.parameters.get("cross_validate"))
     learner = TorchLearner(
         _factory(spec, data, torch.device(device)),
         loss="mse" if data.task == "regress" else "cross_entropy",
         valid=None if data.valid is None else (data.valid, data.valid.labels),
         look=_look(spec, data),
-        **{**({"objective": Weighted()} if weights else {}), **_training(spec)},
+        **_training(spec),
     )
     if spec.kind.startswith("bayesian"):
         return learner  # draws are those of its own last layer
@@ -140,12 +139,17 @@ def learner_for(spec: ModelSpec, data: Data, strategy: Strategy | None, weights:
 
 
 def _gives(model: ModelSpec, signal: Signal, task: str) -> bool:
-    if model.is_torch:
-        known: tuple[type[Signal], ...] = (*_TORCH, *((Prediction,) if task == "regress" else (Probs, LabelProbs)))
-        return isinstance(signal, known) or (task == "classify" and isinstance(signal, LogProbs))
-    known = (*_ALWAYS, *((Prediction,) if task == "regress" else (Probs, LabelProbs)))
-    members = hasattr(_class(model.kind, model.name), "estimators_samples_") or "Forest" in model.kind
-    return isinstance(signal, known) or (members and isinstance(signal, LogProbs))
+    given = {*GIVEN["network" if model.is_torch else "trees"], Weight}
+    if task == "regress":
+        given = given - {Probs, LabelProbs} | {Prediction}
+    if task == "classify" if model.is_torch else _has_members(model):
+        given.add(LogProbs)
+    return isinstance(signal, tuple(given))
+
+
+def _has_members(model: ModelSpec) -> bool:
+    """Whether an estimator is an ensemble whose members are draws."""
+    return hasattr(_class(model.kind, model.name), "estimators_samples_") or "Forest" in model.kind
 
 
 def _factory(spec: ModelSpec, data: Data, device: torch.device) -> Factory:
@@ -177,6 +181,8 @@ def _training(spec: ModelSpec) -> dict[str, Any]:
     given = {key: value for key, value in spec.parameters.items() if key in TRAINING and key != "best_on_test"}
     if "augment" in given:
         given["augment"] = augmentation(given["augment"])
+    if "precision" in given:
+        given["autocast"] = _PRECISIONS.get(given.pop("precision"))
     until = given.pop("until", None)
     return given if until is None else {**given, "objective": Until(*until)}
 
@@ -191,11 +197,21 @@ def _names(function: Callable[..., Any]) -> list[str]:
 
 
 def _class(path: str, name: str) -> Any:
+    """The class of a model. A suite may come from somebody else: it names estimators and nothing else."""
     module, _, own = path.rpartition(".")
+    package = module.partition(".")[0]
+    if package not in PACKAGES and module not in sys.modules:
+        raise ArgumentError(
+            f"models: {name}: class: expected a class of {', '.join(PACKAGES)}, or of a module that is imported "
+            f"already, found {path!r}; a suite imports no other module"
+        )
     try:
-        return getattr(importlib.import_module(module), own)
+        found = getattr(importlib.import_module(module), own)
     except (ImportError, AttributeError) as error:
         raise ArgumentError(f"models: {name}: class: expected the path of a class, found {path!r} ({error})") from error
+    if not isinstance(found, type) or not all(callable(getattr(found, one, None)) for one in ("fit", "predict")):
+        raise ArgumentError(f"models: {name}: class: expected an estimator with fit and predict, found {path!r}")
+    return found
 
 
 def _estimator(spec: ModelSpec, where: str) -> Any:

@@ -24,6 +24,7 @@ class Experiment:
     table: Table
     warning: str  # why the experiment does not count (no model learns anything); empty if it counts
     levels: tuple[float, ...] = ()  # levels of interest, at which labels are counted too
+    own_start: bool = False  # each strategy chose its own first batch
 
     @property
     def folder(self) -> str:
@@ -52,16 +53,9 @@ class MetricGroup:
     scores: dict[tuple[str, str], Score]
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a report says: experiments, groups of them by metric, and sentences for its head."""
-
-    experiments: list[Experiment]
-    groups: list[MetricGroup]
-    lines: list[str]
-
-
-def experiment_from(name: str, records: list[Record], levels: Mapping[str, Sequence[float]]) -> Experiment:
+def experiment_from(
+    name: str, records: list[Record], levels: Mapping[str, Sequence[float]], own_start: bool = False
+) -> Experiment:
     """The experiment of these records of finished runs."""
     metric = "accuracy" if "accuracy" in records[0].metrics else "rmse"
     found = learning_curves(records, metric)
@@ -69,7 +63,7 @@ def experiment_from(name: str, records: list[Record], levels: Mapping[str, Seque
     records = sorted(records, key=lambda record: order.index(record.strategy))  # stable: rounds stay in order
     curves = {strategy: found[strategy] for strategy in order}
     table, warning = summarise(records, metric), no_learning_warning(records)
-    return Experiment(name, metric, tuple(records), curves, table, warning, tuple(levels.get(metric, ())))
+    return Experiment(name, metric, tuple(records), curves, table, warning, tuple(levels.get(metric, ())), own_start)
 
 
 def group_by_metric(experiments: Sequence[Experiment]) -> list[MetricGroup]:

@@ -6,16 +6,19 @@ records compressed. If a report was written into the folder of its run, records/
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labelwise.bench.models.registry import ModelSpec
 from labelwise.bench.suite import checkpoint
 from labelwise.bench.suite.suite import Suite, read_suite
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.text import many
 from labelwise.stats.record import Record, read_records
+from labelwise.train import TorchLearner
 
 RECORDS = "records.jsonl.gz"
 LIVE = "records"
@@ -101,9 +104,54 @@ def goals_of(sources: Iterable[Source]) -> Goals:
     return goals
 
 
+def own_starts(sources: Iterable[Source]) -> set[str]:
+    """The experiments in which each strategy chooses its own first batch."""
+    jobs = (job for source in sources for suite in source.suites for job in suite.jobs()[0])
+    return {f"{job.data.label}/{job.model.name}" for job in jobs if job.own_start}
+
+
 def experiment_of(record: Record) -> str:
     """The experiment of a record: the name of its run without strategy and seed."""
     return record.run.removesuffix(f"/{record.strategy}/{record.seed}")
+
+
+def training_of(model: ModelSpec) -> str:
+    """The training rule of a model as its configuration has it; of a network, also which epoch is kept by default.
+
+    >>> training_of(ModelSpec("mlp", "mlp", {"epochs": 80, "hidden": (64,)}))
+    'epochs 80, hidden 64, schedule cosine, keep last'
+    >>> training_of(ModelSpec("forest", "sklearn.ensemble.RandomForestClassifier", {"n_estimators": 50}))
+    'RandomForestClassifier, n estimators 50'
+    """
+    values = dict(model.parameters)
+    if model.is_torch:
+        defaults = inspect.signature(TorchLearner).parameters
+        values |= {name: defaults[name].default for name in ("schedule", "keep") if name not in values}
+    settings = [f"{key.replace('_', ' ')} {_plain(value)}" for key, value in values.items()]
+    if model.is_torch and "epochs" not in model.parameters:
+        settings.append("else TorchLearner's defaults")
+    kind = model.kind.rpartition(".")[2]
+    return ", ".join(settings if kind == model.name else [kind, *settings])
+
+
+def training_rules(suites_by_folder: Iterable[tuple[str, Sequence[Suite]]], names: Iterable[str]) -> dict[str, str]:
+    """The training rule of each model that the experiments use, by its name; by folder too where they differ.
+
+    Args:
+        suites_by_folder: the configurations in each folder.
+        names: of the experiments; each ends with the name of its model.
+    """
+    used = {name.rpartition("/")[2].removesuffix("+warm") for name in names}
+    rules: dict[str, dict[str, str]] = {}
+    for folder, suites in suites_by_folder:
+        for model in (model for suite in suites for model in suite.models if model.name in used):
+            rules.setdefault(model.name, {})[folder] = training_of(model)
+    return {
+        name: next(iter(by_folder.values()))
+        if len(set(by_folder.values())) == 1
+        else "; ".join(f"{folder}: {rule}" for folder, rule in by_folder.items())
+        for name, by_folder in rules.items()
+    }
 
 
 def finished_runs(name: str, records: Sequence[Record], goals: Goals) -> ExperimentRuns:
@@ -117,9 +165,15 @@ def finished_runs(name: str, records: Sequence[Record], goals: Goals) -> Experim
         if (strategy, seed) not in full:
             short.setdefault(strategy, []).append(seed)
     none = {strategy for strategy in short if not any(run[0] == strategy for run in full)}
-    gaps = [f"{one} ({'none' if one in none else _seeds(seeds)})" for one, seeds in short.items()]
+    by_gap: dict[str, list[str]] = {}
+    for one, seeds in short.items():
+        by_gap.setdefault("none" if one in none else _seeds(seeds), []).append(one)
+    asked = len({strategy for strategy, _ in wanted})
+    gaps = [
+        f"{'every strategy' if len(names) == asked > 1 else ', '.join(names)} ({gap})" for gap, names in by_gap.items()
+    ]
     expected = len(set(wanted) | full)
-    missing = f"{name}: {len(full)} of {many(expected, 'run')} finished; missing: {', '.join(gaps)}" if gaps else ""
+    missing = f"{len(full)} of {many(expected, 'run')} finished; missing: {', '.join(gaps)}" if gaps else ""
     return ExperimentRuns([r for r in records if (r.strategy, r.seed) in full], len(full), expected, missing)
 
 
@@ -164,7 +218,7 @@ def _settings(suite: Suite) -> dict[str, Any]:
         name = f"{job.data.label}/{job.model.name}"
         data = {key: value for key, value in asdict(job.data).items() if key not in ("models", "without")}
         strategy = {key: value for key, value in asdict(job.strategy).items() if key != "datasets"}
-        found[name] = {"data": data, "model": asdict(job.model), "device": job.device}
+        found[name] = {"data": data, "model": asdict(job.model), "device": job.device, "training": job.training}
         found[f"{name}/{job.strategy.label}"] = strategy
     return found
 
@@ -181,8 +235,15 @@ def _twice(record: Record, one: Source, other: Source) -> str:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
+    """ "seed 4", "seeds 2, 5", "seeds 2 to 9"."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _some(labels: Sequence[int]) -> str:
     return ", ".join(map(str, labels[:4])) + (", ..." if len(labels) > 4 else "")
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)

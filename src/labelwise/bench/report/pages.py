@@ -8,26 +8,31 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from labelwise.bench.report.experiments import Experiment, MetricGroup, Report
+from labelwise.bench.report import models
+from labelwise.bench.report.experiments import Experiment, MetricGroup
+from labelwise.bench.report.models import ModelComparison
 from labelwise.bench.report.sentences import environments, ranks_text, tests_text
-from labelwise.io.text import markdown_table
+from labelwise.io.text import markdown_table, percent
 from labelwise.report import html
 from labelwise.report.figures import CROWDED
 from labelwise.report.tables import cells, footnote, header, markdown, saved_text, seconds, speed_text
 from labelwise.stats.curves import labels_to_reach
-from labelwise.stats.savings import Saved, labels_saved, percent
+from labelwise.stats.paired import FLIP
+from labelwise.stats.savings import Saved, labels_saved
 from labelwise.stats.summary import MEMORY_BOUND, MEMORY_NOTE, SelectionMemory, selection_memory
 from labelwise.stats.verdict import ORACLE
 
 Cells = tuple[list[str], list[list[str]]]  # titles, rows
 STANDINGS_NOTE = (
-    "Better, same and worse are by the paired sign-flip test on the area under the curve, by seed, at 5 %, after "
-    "Holm's correction for the strategies compared on the same experiment; experiments with too few seeds for any "
-    "outcome do not count. `single tests` counts the same without the correction: of strategies that do not differ "
-    "from random, one in twenty shows as better or worse by chance. Labels saved is the median over experiments at the "
-    "best level that both reach; a speed-up of 1.5 means that two labels do the work of three random ones."
+    "Better, same and worse are by the paired test on the area under the curve, by seed, at 5 % (Student's t-test "
+    f"below {FLIP} seeds, the sign-flip test from there on), after Holm's correction for the strategies compared on "
+    "the same experiment; experiments with too few seeds do not count. `single tests` counts the same without the "
+    "correction: of strategies that do not differ from random, one in twenty shows as better or worse by chance. "
+    "Labels saved is the median over experiments at the best level that both reach; a speed-up of 1.5 means that two "
+    "labels do the work of three random ones."
 )
 MATRIX_TITLE = "Wins / ties / losses of the row against the column, by single tests"
 MATRIX_NOTE = (
@@ -38,9 +43,37 @@ TITLE = "Benchmark report: strategies against random"
 BANDS = "Each strategy and random, with 95 % bands"
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a report says: comparisons of models, experiments, groups of them by metric, and sentences for its head."""
+
+    experiments: list[Experiment]
+    groups: list[MetricGroup]
+    models: list[ModelComparison]
+    lines: list[str]
+    training: dict[str, str] = field(default_factory=dict)  # the rule of each model, by its name
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the experiments."""
+        return [one.name for one in self.experiments]
+
+    @property
+    def with_strategies(self) -> list[Experiment]:
+        """The experiments that have a section of their own: all but those that only compare models."""
+        return [one for one in self.experiments if not models.compared_only_as_models(one, self.models)]
+
+
 def markdown_page(found: Report, again: str) -> str:
     """The report as Markdown; `again` has the commands that reproduce it."""
     parts = [f"# {TITLE}", "", *(f"- {line}" for line in found.lines), ""]
+    for comparison in found.models:
+        parts += [f"## {models.TITLE}", ""]
+        for table in comparison.tables:
+            parts += [f"{models.section_title(table)}:", "", markdown_table(*models.model_table(table)), ""]
+        parts += [" ".join([models.note(comparison.tables[0]), *comparison.warned]), ""]
+        for data in comparison.curves:
+            parts += [f"On {data}:", "", f"![Models on {data}]({models.picture_name(data)})", ""]
     for group in found.groups:
         if not group.experiments:
             continue
@@ -49,8 +82,8 @@ def markdown_page(found: Report, again: str) -> str:
             parts += [f"![Average ranks](ranks-{group.metric}.png)", ""]
         parts += [ranks_text(group), "", markdown_table(*standings_table(group)), "", standings_note(group), ""]
         parts += [f"### {MATRIX_TITLE}", "", markdown_table(*score_table(group)), "", MATRIX_NOTE, ""]
-    parts += ["## Each experiment", ""]
-    for one in found.experiments:
+    parts += ["## Each experiment", ""] if found.with_strategies else []
+    for one in found.with_strategies:
         parts += [f"### {one.name}", "", *([f"**{one.warning}**", ""] if one.warning else [])]
         parts += [f"![Learning curves]({one.folder}/curves.png)", ""]
         if len(one.curves) > CROWDED:
@@ -58,7 +91,7 @@ def markdown_page(found: Report, again: str) -> str:
         parts += [markdown(one.table, True), tests_text(one), ""]
         for level in one.levels:
             parts += [f"{reach_title(one, level)}:", "", markdown_table(*reach_table(one, level)), ""]
-    parts += ["## What was run", "", *(f"- {name}: {value}" for name, value in _run(found.experiments).items()), ""]
+    parts += ["## What was run", "", *(f"- {name}: {value}" for name, value in _run(found).items()), ""]
     parts += ["## Make it again", "", "```", again, "```", ""]
     return "\n".join(parts)
 
@@ -66,6 +99,14 @@ def markdown_page(found: Report, again: str) -> str:
 def html_page(found: Report, again: str, out: Path) -> str:
     """The report as one HTML file, with the pictures that were written into `out` inside."""
     parts = [f"<h1>{TITLE}</h1>", "<ul>", *(f"<li>{html.text(line)}</li>" for line in found.lines), "</ul>"]
+    for comparison in found.models:
+        parts.append(f"<h2>{models.TITLE}</h2>")
+        for table in comparison.tables:
+            title = models.section_title(table)
+            parts += [f"<h3>{html.text(title)}</h3>", html.table_box(*models.model_table(table), title)]
+        parts.append(_paragraph(" ".join([models.note(comparison.tables[0]), *comparison.warned])))
+        for data in comparison.curves:
+            parts += [_paragraph(f"On {data}:"), _picture(out / models.picture_name(data), f"Models on {data}")]
     for group in found.groups:
         if not group.experiments:
             continue
@@ -75,10 +116,11 @@ def html_page(found: Report, again: str, out: Path) -> str:
         parts += [_paragraph(ranks_text(group)), html.table_box(*standings_table(group), "Standings")]
         parts += [_paragraph(standings_note(group)), f"<h3>{MATRIX_TITLE}</h3>"]
         parts += [html.table_box(*score_table(group), "Wins, ties and losses"), _paragraph(MATRIX_NOTE)]
-    parts.append("<h2>Each experiment</h2>")
-    for one in found.experiments:
+    if found.with_strategies:
+        parts.append("<h2>Each experiment</h2>")
+    for one in found.with_strategies:
         parts += _experiment(one, out)
-    parts += ["<h2>What was run</h2>", html.definition_list(_run(found.experiments)), "<h2>Make it again</h2>"]
+    parts += ["<h2>What was run</h2>", html.definition_list(_run(found)), "<h2>Make it again</h2>"]
     parts.append(f'<pre tabindex="0">{html.text(again)}</pre>')
     return html.html_document("Benchmark report", parts)
 
@@ -100,10 +142,11 @@ def _experiment(one: Experiment, out: Path) -> list[str]:
     return [*parts, f'<p><a href="{one.folder}/page.html">All numbers of this experiment</a></p>']
 
 
-def _run(experiments: Sequence[Experiment]) -> dict[str, str]:
-    records = [record for one in experiments for record in one.records]
+def _run(found: Report) -> dict[str, str]:
+    records = [record for one in found.experiments for record in one.records]
     return {
-        "Experiments": ", ".join(one.name for one in experiments),
+        "Experiments": ", ".join(found.names),
+        **{f"Training of {name}": rule for name, rule in found.training.items()},
         "Seeds": ", ".join(map(str, sorted({record.seed for record in records}))),
         "Rounds recorded": str(len(records)),
         **environments(records),

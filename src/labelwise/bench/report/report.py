@@ -4,6 +4,7 @@ OUT/report.md, report.html      the verdict, ranks, wins and losses, and every e
 OUT/EXPERIMENT/                 page.html, curves.png, bands.png, table.md, table.csv of one data set with one model
 OUT/ranks-METRIC.png            critical-difference diagram of the experiments with that metric
 OUT/standings.csv               each strategy on each experiment against random
+OUT/models-DATA.png, models.csv  several models compared by random picks, where a data set has several
 OUT/records.jsonl.gz            the records: `labelwise bench report OUT` makes the report again
 OUT/config.yaml                 the configuration of the run
 """
@@ -12,22 +13,27 @@ from __future__ import annotations
 
 import gzip
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from labelwise.bench.report.experiments import Experiment, Report, experiment_from, group_by_metric
+from labelwise.bench.report import models
+from labelwise.bench.report.experiments import Experiment, experiment_from, group_by_metric
 from labelwise.bench.report.load_runs import (
     LIVE,
     RECORDS,
+    ExperimentRuns,
     Goals,
     Source,
     experiment_of,
     finished_runs,
     goals_of,
     joined,
+    own_starts,
     source_of,
+    training_rules,
 )
-from labelwise.bench.report.pages import html_page, markdown_page, standings_csv
+from labelwise.bench.report.pages import Report, html_page, markdown_page, standings_csv
 from labelwise.bench.report.sentences import summary
 from labelwise.errors import ArgumentError
 from labelwise.io.files import write_bytes, write_text
@@ -59,7 +65,9 @@ def report(
         raise ArgumentError(f"--out {out} is the folder of a run; name another folder for a report of other runs")
     sources = [source_of(run) for run in runs]
     records = joined(sources)
-    found = gather(records, goals_of(sources), levels, [source.doubt for source in sources if source.doubt])
+    found = gather(
+        records, goals_of(sources), levels, [source.doubt for source in sources if source.doubt], own_starts(sources)
+    )
     if not found.experiments:
         there = f"{many(len(records), 'round')} of unfinished runs" if records else "nothing"
         raise ArgumentError(
@@ -69,8 +77,13 @@ def report(
     absent = set(levels or {}) - {one.metric for one in found.experiments}
     if absent:
         raise ArgumentError(f"--at: none of these runs is measured by {', '.join(sorted(absent))}")
-    for one in found.experiments:
+    for one in found.with_strategies:
         _write_experiment(out / one.folder, one, command)
+    for comparison in found.models:
+        for data, curves in comparison.curves.items():
+            write_bytes(out / models.picture_name(data), png(curves))
+    if found.models:
+        write_text(out / "models.csv", models.models_csv(found.models))
     for group in found.groups:
         if group.ranks is not None:
             title = f"Average rank by {group.metric} over {many(group.ranks.experiments, 'experiment')} (1 is best)"
@@ -78,6 +91,7 @@ def report(
     write_text(out / "standings.csv", standings_csv(found.experiments))
     write_bytes(out / RECORDS, _compress(records))
     again = "\n".join([*_write_configs(sources, out), command or "labelwise bench report RUN"])
+    found = replace(found, training=training_rules(((one.path.name, one.suites) for one in sources), found.names))
     write_text(out / "report.md", markdown_page(found, again))
     write_text(out / "report.html", html_page(found, again, out))
     return found
@@ -88,6 +102,7 @@ def gather(
     goals: Goals | None = None,
     levels: Mapping[str, Sequence[float]] | None = None,
     doubts: Sequence[str] = (),
+    own_start: Container[str] = (),
 ) -> Report:
     """The report of these records, from their finished runs.
 
@@ -96,13 +111,16 @@ def gather(
         goals: which runs there should be; the head of the report names those that are missing.
         levels: levels of interest by metric.
         doubts: further sentences for the head.
+        own_start: experiments in which each strategy chose its own first batch.
     """
     by_name: dict[str, list[Record]] = {name: [] for name in goals or {}}
     for record in records:
         by_name.setdefault(experiment_of(record), []).append(record)
     runs = {name: finished_runs(name, group, goals or {}) for name, group in sorted(by_name.items())}
-    experiments = [experiment_from(name, one.records, levels or {}) for name, one in runs.items() if one.records]
-    missing = [f"{one.missing}." for one in runs.values() if one.missing]
+    experiments = [
+        experiment_from(name, one.records, levels or {}, name in own_start) for name, one in runs.items() if one.records
+    ]
+    missing = _missing(runs)
     if missing:
         finished, expected = (sum(getattr(one, what) for one in runs.values()) for what in ("finished", "expected"))
         missing.insert(
@@ -110,8 +128,19 @@ def gather(
             f"This benchmark is unfinished: {finished:,} of {many(expected, 'run')} are there, and only those are "
             "compared.",
         )
-    lines = [*missing, *doubts, *summary(experiments)]
-    return Report(experiments, group_by_metric(experiments), lines)
+    compared = models.compare(experiments)
+    rest = [one for one in experiments if not models.compared_only_as_models(one, compared)]
+    lines = [*missing, *doubts, *map(models.head_line, compared), *(summary(rest) if rest or not compared else [])]
+    return Report(experiments, group_by_metric(rest) if rest else [], compared, lines)
+
+
+def _missing(runs: Mapping[str, ExperimentRuns]) -> list[str]:
+    """Sentences on missing runs; experiments that miss the same runs share one."""
+    names: dict[str, list[str]] = {}
+    for name, one in runs.items():
+        if one.missing:
+            names.setdefault(one.missing, []).append(name)
+    return [f"{', '.join(every)}: {what}." for what, every in names.items()]
 
 
 def _write_experiment(folder: Path, one: Experiment, command: str) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from labelwise.bench.report.experiments import Experiment, MetricGroup
 from labelwise.io.text import many
+from labelwise.stats import training_warnings
 from labelwise.stats.curves import area
+from labelwise.stats.paired import name_of_test
 from labelwise.stats.record import Record
 from labelwise.stats.verdict import ORACLE, Verdict
 
@@ -24,10 +26,12 @@ def summary(experiments: Sequence[Experiment]) -> list[str]:
     First the experiments that do not count, then one sentence for each strategy, best first, then equal picks.
     """
     lines = [f"{one.name} is not counted. {one.warning}" for one in experiments if one.warning]
+    lines += warned_line(experiments)
     names = {name: None for one in experiments for name in one.verdicts}
     if not names:
         return [*lines, _nothing_to_compare(experiments)]
-    undecided, counted = [], []
+    counted: list[tuple[tuple[float, float], str, str]] = []
+    undecided: dict[str, list[str]] = {}
     for name in names:
         found = [one.verdicts[name] for one in experiments if name in one.verdicts and not one.warning]
         able = [each for each in found if each.outcome != "open"]
@@ -35,13 +39,25 @@ def summary(experiments: Sequence[Experiment]) -> list[str]:
             counted.append((_order(able), name, _against_random(able)))
         elif found:
             fewest = min(found, key=lambda each: each.test.seeds)
-            seeds = f"it has {many(fewest.test.seeds, 'seed')}, and {fewest.needed} or more are needed"
-            undecided.append(f"{name} cannot be compared with random yet: {seeds}.")
+            seeds = f"{many(fewest.test.seeds, 'seed')}, {fewest.needed} or more are needed"
+            undecided.setdefault(f"cannot be compared with random yet: {seeds}.", []).append(name)
         else:
-            undecided.append(f"{name} ran on no experiment that counts.")
+            undecided.setdefault("ran on no experiment that counts.", []).append(name)
     note = [CORRECTED] if any(each.compared > 1 for one in experiments for each in one.verdicts.values()) else []
     verdicts = [f"{name} {verdict}." for _, name, verdict in sorted(counted)]
-    return [*lines, *(note if counted else []), *verdicts, *undecided, *same_picks(experiments)]
+    open_lines = [f"{', '.join(each)} {why}" for why, each in undecided.items()]
+    return [*lines, *(note if counted else []), *verdicts, *open_lines, *same_picks(experiments)]
+
+
+def warned_line(experiments: Sequence[Experiment]) -> list[str]:
+    """A sentence on the experiments with warnings of training."""
+    found = {one.name: training_warnings.training_warnings(one.records) for one in experiments}
+    rounds = sum(warned.rounds for by_strategy in found.values() for warned in by_strategy.values())
+    if not rounds:
+        return []
+    names = [name for name, by_strategy in found.items() if by_strategy]
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [f"Training had hardly learnt in {many(rounds, 'round')} of {listed}: see the sentences below their tables."]
 
 
 def _nothing_to_compare(experiments: Sequence[Experiment]) -> str:
@@ -90,18 +106,45 @@ def tests_text(one: Experiment) -> str:
         seeds = many(max(each.test.seeds for each in every.values()), "seed")
         tested = f"No strategy can be compared with random yet: {seeds}, {first.needed} or more are needed."
     else:
-        holm = f"After Holm's correction for {first.compared} strategies at 5 %" if first.compared > 1 else "At 5 %"
-        tested = f"{holm}, {'; '.join(parts) if parts else 'no strategy differs measurably from random'}."
+        holm = f" after Holm's correction for {first.compared} strategies" if first.compared > 1 else ""
+        by = name_of_test(each.test.seeds for each in every.values() if each.outcome != "open")
+        tested = (
+            f"By the {by} at 5 %{holm}, {'; '.join(parts) if parts else 'no strategy differs measurably from random'}."
+        )
         if groups["open"]:
             tested += f" Too few seeds to compare yet ({first.needed} are needed): {', '.join(groups['open'])}."
     every_seed = {seed for lines in one.curves.values() for seed in lines.seeds}
     short = [f"{name} ({len(one.curves[name].seeds)})" for name in one.incomplete]
     few = [f"Strategies with fewer than the {len(every_seed)} seeds: {', '.join(short)}."] if short else []
-    return " ".join([tested, *few, *_own_training(one), *oracle_note(one), *other_environments(one)])
+    warned, starts = training_warnings.sentences(one.records), starts_of_rounds(one)
+    return " ".join([tested, *few, *warned, *starts, *_own_training(one), *oracle_note(one), *other_environments(one)])
+
+
+def starts_of_rounds(one: Experiment) -> list[str]:
+    """A sentence on the weights that each strategy's rounds start from, where the records say so."""
+    warm: dict[str, bool] = {}
+    for record in one.records:
+        found = record.notes.get("training", {}).get("warm_start")
+        if found is not None:
+            warm[record.strategy] = warm.get(record.strategy, False) or found
+    if not warm:
+        return []
+    going_on = [name for name, found in warm.items() if found]
+    if not going_on:
+        return ["Every strategy trains from new weights in each round."]
+    if len(going_on) == len(warm):
+        return ["Every strategy trains on from the weights of the round before."]
+    verb, its = ("train", "their curves show") if len(going_on) > 1 else ("trains", "its curve shows")
+    return [
+        f"{', '.join(going_on)} {verb} on from the weights of the round before, the others from new ones: {its} "
+        "training and selection together (`training: restart` in the configuration compares on equal terms)."
+    ]
 
 
 def _own_training(one: Experiment) -> list[str]:
     """A sentence for each strategy whose model differs from random's with the same labels: it trains differently."""
+    if one.own_start:
+        return ["Each strategy chose its own first batch, so the curves begin at different models."]
     first, sentences = one.curves["random"], []
     for name in one.verdicts:
         own = one.curves[name]
@@ -259,7 +302,7 @@ def _environment(record: Record) -> Environment:
 def _rows(own: Sequence[Record], records: Sequence[Record]) -> str:
     """The strategies of these records; one with runs elsewhere too is listed with its runs."""
     runs = {record.run for record in own}
-    said = []
+    parts = []
     for name in dict.fromkeys(record.strategy for record in own):
         every = {record.run for record in records if record.strategy == name}
         mine = sorted(every & runs)
@@ -268,5 +311,5 @@ def _rows(own: Sequence[Record], records: Sequence[Record]) -> str:
             if len(mine) < len(every)
             else ""
         )
-        said.append(name + some)
-    return ", ".join(said)
+        parts.append(name + some)
+    return ", ".join(parts)

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from labelwise.bench.suite.curve import Curve
 from labelwise.errors import StoreError
-from labelwise.io.files import FileLockedError, atomic_file, open_locked, sync_folder
+from labelwise.io.files import FileLockedError, open_locked, sync_folder
+from labelwise.io.values import load_value, save_value
 from labelwise.session import Session
 from labelwise.stats.record import Record, append, read_records
 
@@ -158,25 +157,24 @@ def _replay(curve: Curve, done: list[Record], path: Path) -> None:
 
 def _model(path: Path, number: int) -> Path:
     """The file of the model after a round, from which training of the next round starts."""
-    return path.parent.parent / MODELS / f"{path.stem}--{number}.pt"
+    return path.parent.parent / MODELS / f"{path.stem}--{number}.bin"
 
 
 def _save(session: Session, path: Path) -> None:
     fit = session.state().fit or session.fit()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as file:
-        torch.save({"ids": fit.ids, "state": dict(fit.state or {})}, file)
+    save_value(path, {"ids": fit.ids, "state": dict(fit.state or {})})
 
 
 def _load(session: Session, records: Path, last: Record) -> None:
     """Restore the model from which training of the next round starts."""
     path = _model(records, last.round)
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        found = load_value(path, "")
         ids: Tensor = found["ids"]
         state: dict[str, Tensor] = found["state"]
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+    except (StoreError, KeyError, TypeError) as error:
+        what = "is damaged" if path.exists() else "is missing"
         raise StoreError(
             f"{path} {what}: training starts from the model of round {last.round}. Remove the records of "
             f"{last.run}, {records}: {AGAIN}"

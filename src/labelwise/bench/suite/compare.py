@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from labelwise.bench.data.load import Data
 from labelwise.bench.suite.checkpoint import continue_run, has_started, lock_folder, read_run_records
 from labelwise.bench.suite.curve import Curve
+from labelwise.callbacks import NO_CALLBACKS, Callbacks
 from labelwise.errors import ArgumentError
 from labelwise.io.files import write_text
 from labelwise.loop import rounds
@@ -52,10 +53,16 @@ class Comparison:
         return len(self.recipes) * len(self.seeds) * (self.n + 1)
 
 
-def compare(plan: Comparison, data: Data, learner: Callable[[], Any], model: str) -> Iterator[Record]:
+def compare(
+    plan: Comparison,
+    data: Data,
+    learner: Callable[[], Any],
+    model: str,
+    training: Literal["restart", "warm"] | None = None,
+) -> Iterator[Record]:
     """The records of every recipe and seed; all recipes of a seed come before the next seed.
 
-    `learner` makes a fresh learner for each run; `model` is its name in the records.
+    `learner` makes a fresh learner for each run; `model` is its name in the records; `training` as for `rounds`.
     """
     for seed in plan.seeds:
         for recipe in plan.recipes:
@@ -69,6 +76,7 @@ def compare(plan: Comparison, data: Data, learner: Callable[[], Any], model: str
                 start=plan.start,
                 test=(data.test, data.test.labels),
                 seed=seed,
+                training=training,
                 name=f"{data.name}/{model}/{recipe}/{seed}",
             )
 
@@ -82,19 +90,21 @@ class ComparisonSetup:
         learner: returns a new learner for rows and a recipe.
         model: the name of the learner in the records.
         max_memory: the limit of a selection.
+        training: "restart" or "warm", for every recipe; None leaves it to the recipe.
     """
 
     data: Callable[[int], Data]
     learner: Callable[[Data, str], Any]
     model: str
     max_memory: int | str | None = None
+    training: str | None = None
 
     def curve(self, plan: Comparison, recipe: str, seed: int, data: Data) -> Curve:
         """One run."""
         session = Session(
             data.pool,
             self.learner(data, recipe),
-            recipe,
+            recipe if self.training is None else get(recipe).with_training(self.training),
             classes=data.classes,
             task=data.task,
             seed=seed,
@@ -105,10 +115,13 @@ class ComparisonSetup:
         return Curve(name, session, data, plan.start, plan.k, plan.n, continues_training=continues_training)
 
 
-def continue_comparison(plan: Comparison, setup: ComparisonSetup, folder: Path) -> Iterator[Record]:
+def continue_comparison(
+    plan: Comparison, setup: ComparisonSetup, folder: Path, callbacks: Callbacks = NO_CALLBACKS
+) -> Iterator[Record]:
     """The records of every recipe and seed, as `compare` yields them: read from the folder where they exist, else run.
 
-    FOLDER/runs/RECIPE-SEED.jsonl has a line for each round, on disk as soon as the round is over.
+    FOLDER/runs/RECIPE-SEED.jsonl has a line for each round, on disk as soon as the round is over. Callbacks are called
+    with the records of rounds that are run.
     """
     for seed in plan.seeds:
         data = functools.cache(functools.partial(setup.data, seed))  # read where something is left to run
@@ -116,7 +129,9 @@ def continue_comparison(plan: Comparison, setup: ComparisonSetup, folder: Path) 
             path = folder / "runs" / f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', recipe)}-{seed}.jsonl"
             yield from _existing_records(path, plan, f"/{recipe}/{seed}")
             made = functools.partial(_curve, plan, setup, recipe, seed, data)
-            yield from continue_run(path, made, plan.n, f"/{recipe}/{seed}")
+            for record in continue_run(path, made, plan.n, f"/{recipe}/{seed}"):
+                callbacks.call("on_round", record)
+                yield record
 
 
 @contextlib.contextmanager

@@ -9,19 +9,19 @@ from typing import Any
 from labelwise.errors import ArgumentError
 from labelwise.io.sizes import parse_size
 from labelwise.io.text import did_you_mean
+from labelwise.io.yaml_text import load_yaml
 
 MISSING = object()
 
 
 class Section:
-    """A mapping and its place in the file. Read each key, then call `done`, which raises on unknown keys."""
+    """A mapping and its place in the file. Call `only` with the keys it may have, then read each key."""
 
     def __init__(self, values: Any, where: str):
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
             raise ArgumentError(f"{where}: expected keys with values (key: value), found {_short(values)}")
         self.where = where
         self._left = dict(values)
-        self._known: list[str] = []
 
     def whole(self, key: str, least: int, default: Any = MISSING) -> Any:
         """A whole number of at least `least`."""
@@ -70,21 +70,23 @@ class Section:
         left, self._left = self._left, {}
         return {key: frozen(value) for key, value in left.items()}
 
-    def done(self) -> None:
-        """Raise if the mapping has a key that was not read."""
+    def only(self, keys: Iterable[str]) -> None:
+        """Raise if the mapping has another key. Called first: a misspelt key is not taken for a missing one."""
+        known = list(keys)
         for key in self._left:
-            hint = did_you_mean(key, self._known) or "."
-            raise ArgumentError(f"{self.where}: there is no key {key!r}{hint} Keys here: {', '.join(self._known)}")
+            if key not in known:
+                hint = did_you_mean(key, known) or "."
+                raise ArgumentError(f"{self.where}: there is no key {key!r}{hint} Keys here: {', '.join(known)}")
 
     def error(self, key: str, expected: str, found: Any) -> ArgumentError:
         """The error for a value of `key` that cannot be used."""
         return ArgumentError(f"{self.where}: {key}: expected {expected}, found {_short(found)}")
 
     def _take(self, key: str, expected: str, fits: Callable[[Any], bool], default: Any) -> Any:
-        self._known.append(key)
         value = self._left.pop(key, default)
         if value is MISSING:
-            raise ArgumentError(f"{self.where}: the key {key!r} is missing; expected {expected}")
+            found = f"; found {', '.join(self._left)}" if self._left else ""
+            raise ArgumentError(f"{self.where}: the key {key!r} is missing; expected {expected}{found}")
         if value is not default and not fits(value):
             raise self.error(key, expected, value)
         return value
@@ -95,17 +97,19 @@ def read_yaml(path: Path) -> Section:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ArgumentError(f"{path}: the configuration cannot be read ({error}); name a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ArgumentError(f"{path}: expected YAML, found something else: {' '.join(str(error).split())}") from error
     return Section(values, str(path))
 
 
 def named(entry: Any, where: str) -> Section:
     """An entry of a list: a mapping, or a name alone, which is the mapping {name: it}."""
-    return Section({"name": entry} if isinstance(entry, str) else entry, where)
+    values = {"name": entry} if isinstance(entry, str) else entry
+    name = values.get("name") if isinstance(values, Mapping) else None
+    return Section(values, f"{where}: {name}" if isinstance(name, str) else where)
 
 
 def frozen(value: Any) -> Any:

@@ -29,6 +29,9 @@ from labelwise.session import Session
 from labelwise.stats.environment import environment, peak_mb
 from labelwise.stats.record import Record
 from labelwise.stats.summary import FRESH
+from labelwise.train import evaluate
+
+ON_POOL = "pool"  # in the notes of a record with a certificate: the metrics on all rows of the pool
 
 
 def first_batch(data: Data, count: int, seed: int) -> np.ndarray:
@@ -107,9 +110,12 @@ class Curve:
     def run_round(self, number: int) -> Record:
         """Train, measure, choose rows and label them: the record of this round."""
         memory: dict[str, float] = {}
+        on_pool: dict[str, float] = {}
         ask = self.choose or partial(self.session.ask, self.k)
 
         def choose() -> Selection:
+            if self.session.recipe.certify == "basis":
+                on_pool.update(self._measure_on_pool())
             peak = PeakMemory(self.device)
             picks = no_picks() if number == self.rounds else ask()
             memory.update(peak.read())
@@ -120,9 +126,14 @@ class Curve:
         return replace(
             record,
             peak_mb=memory["peak_mb"],
-            notes={**record.notes, "memory": memory},
+            notes={**record.notes, "memory": memory} | ({ON_POOL: on_pool} if on_pool else {}),
             environment={**environment(self.device), "seed": str(self.session.seed)},
         )
+
+    def _measure_on_pool(self) -> dict[str, float]:
+        """The metrics on all rows of the pool, labelled ones included: what a certificate speaks of."""
+        pool = self.data.pool
+        return evaluate(self.session.fit().reader, pool, pool.ids, self.data.labels, self.session.batch)
 
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -1,13 +1,14 @@
 """Run one job of a suite: a data set, a model, a strategy and a seed.
 
 The first batch is drawn from the seed and is the same for every strategy, even for those that could choose one
-themselves. Records go to a file as described in checkpoint.py. Also here: checking before a run starts that its memory
-limit is enough, and making CUDA kernels deterministic.
+themselves; with `first_batch: own` each strategy chooses its own. Records go to a file as described in checkpoint.py.
+Also here: checking before a run starts that its memory limit is enough, and making CUDA kernels deterministic.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from labelwise.bench.suite.checkpoint import continue_run
 from labelwise.bench.suite.curve import Curve, first_batch
 from labelwise.bench.suite.oracle_curve import ADVISERS, CANDIDATES, SWAPS, Search, best_batch
 from labelwise.bench.suite.suite import Job
-from labelwise.errors import MemoryLimitError
+from labelwise.errors import MemoryLimitError, TrainingWarning
 from labelwise.io.sizes import format_size, parse_size
 from labelwise.session import Session
 from labelwise.stats.record import Record
@@ -32,12 +33,13 @@ from labelwise.stats.verdict import ORACLE
 from labelwise.strategies import Random
 
 RECORDS, CACHE = "records", "cache"
-ROWS = {"cpu": 256, "cuda": 1024}  # of a forward pass: fewer leave an accelerator idle
+ROWS = {"cpu": 256, "cuda": 4096}  # of a forward pass: fewer leave an accelerator idle
 _MEASURED = ("select_seconds", "train_seconds", "read_seconds", "peak_mb")  # may differ between equal runs
 
 
 def run_job(job: Job, run: Path, on_record: Callable[[Record], None] = lambda record: None) -> None:
     """Run the remaining rounds of a job; call `on_record` after each record is on disk."""
+    warnings.simplefilter("ignore", TrainingWarning)  # the records have it, and the report counts it
     with repeatable(job.device):
         for record in continue_run(records_file(job, run), partial(make_curve, job, run), job.data.rounds, job.name):
             on_record(record)
@@ -54,14 +56,15 @@ def make_curve(job: Job, run: Path) -> Curve:
     data = prepare_data(spec_to_json(job.data), run / CACHE, device)
     oracle = spec.name == ORACLE
     strategy = Random() if oracle else spec.strategy()
-    learner = learner_for(job.model, data, strategy, spec.weights, device)
-    recipe = replace(recipes.get(strategy), name=spec.label) if oracle else spec.recipe()
+    learner = learner_for(job.model, data, strategy, device)
+    recipe = replace(recipes.get(strategy), name=spec.label) if oracle else spec.recipe(job.own_start, job.training)
     session = Session(
         data.pool,
         learner,
         recipe,
         classes=data.classes,
         task=data.task,
+        weights=spec.weights,
         seed=job.seed,
         batch=ROWS[device],
         max_memory=job.max_memory,
@@ -70,7 +73,7 @@ def make_curve(job: Job, run: Path) -> Curve:
         job.name,
         session,
         data,
-        first_batch(data, job.data.start, job.seed),
+        job.data.start if job.own_start else first_batch(data, job.data.start, job.seed),
         job.data.k,
         job.data.rounds,
         device=job.device,

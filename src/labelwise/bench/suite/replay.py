@@ -57,9 +57,9 @@ class Replay:
 
     def data(self, seed: int, share: float) -> Data:
         """Rows to choose from and rows to test on; each seed sets other rows aside."""
-        aside = Key(seed).fold("replay", "test").uniform(torch.from_numpy(self.rows)).argsort(stable=True)
+        order = Key(seed).fold("replay", "test").uniform(torch.from_numpy(self.rows)).argsort(stable=True)
         count = max(1, round(share * len(self.rows)))
-        test, rest = aside[:count].sort().values.numpy(), aside[count:].sort().values.numpy()
+        test, rest = order[:count].sort().values.numpy(), order[count:].sort().values.numpy()
         kind: Any = self.kind
         task: Any = self.task
         return Data(self.name, kind, task, self.metric, self._part(rest), self._part(test), self.classes, None, "own")
@@ -68,8 +68,8 @@ class Replay:
         """The model of the project, with draws of its weights for a recipe that asks for them."""
         task: Any = self.task
         made = head_learner(self.x_ND.shape[1], len(self.classes or ()), task)
-        drawn = any(isinstance(signal, LogProbs) for signal in get(recipe).strategy.needs.pool)
-        return laplace(made) if drawn and task == "classify" else made
+        needs_draws = any(isinstance(signal, LogProbs) for signal in get(recipe).strategy.needs.pool)
+        return laplace(made) if needs_draws and task == "classify" else made
 
     def plan(self, recipes: tuple[str, ...], seeds: int, k: int | None, share: float) -> Comparison:
         """Rounds of k rows, a tenth of what there is by default, up to four fifths of it."""
@@ -92,6 +92,7 @@ class Replay:
 
 def replay_of(project: Project) -> Replay:
     """What can be replayed of a project: every row with an agreed label, of both slices."""
+    project.require_one_label("labelwise bench replay")
     settings = project.settings
     agreed = {row: one.value for row, one in sorted(project.store.answers().items()) if one.value is not None}
     if len(agreed) < FEWEST:

@@ -9,6 +9,7 @@ RUN/failures.txt      jobs that failed, with their tracebacks
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Generator, Iterable
@@ -16,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelwise.bench.data.catalogue import DatasetEntry, check_available, dataset_entry, find_files
-from labelwise.bench.data.features import check_encoder
+from labelwise.bench.data.features import check_encoder, prepare_data, spec_to_json
 from labelwise.bench.suite.checkpoint import differences, has_started, lock_folder, read_run_records
 from labelwise.bench.suite.job import CACHE, RECORDS, check_jobs, records_file
 from labelwise.bench.suite.suite import DataSpec, Job, Skipped, Suite
-from labelwise.bench.suite.workers import Event, InProcess, Workers
+from labelwise.bench.suite.workers import Event, InProcess, Together, Workers
+from labelwise.callbacks import NO_CALLBACKS, Callbacks
 from labelwise.errors import BudgetError, StoreError
 from labelwise.io.files import append_text, write_text
 from labelwise.stats.environment import environment
@@ -92,7 +94,14 @@ class Progress:
         return left * min(slower, 10.0) / self.processes
 
 
-def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) -> Generator[Progress, None, None]:
+def run_suite(
+    suite: Suite,
+    text: str,
+    run: Path,
+    processes: int | None = None,
+    callbacks: Callbacks = NO_CALLBACKS,
+    together: bool = False,
+) -> Generator[Progress, None, None]:
     """Run the remaining jobs of a suite; yield the progress each time something happened.
 
     Args:
@@ -100,6 +109,8 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
         text: the configuration as the user wrote it.
         run: the folder of the run.
         processes: how many workers; 0 runs in this process, None takes the number of the suite.
+        callbacks: called in this process with the record of each round that is run.
+        together: run all jobs in this process round by round, and train their networks at once.
 
     A job that fails is listed in `progress.failed`; the others continue.
     """
@@ -119,13 +130,33 @@ def run_suite(suite: Suite, text: str, run: Path, processes: int | None = None) 
             yield progress
             check_jobs(rest, run)
             progress.activity = ""
-        with Workers(run, min(count, max(1, len(rest)))) if count else InProcess(run) as workers:
+        yield from _encode(rest, run, progress)
+        workers_of_run: Together | Workers | InProcess = InProcess(run)
+        if together:
+            workers_of_run = Together(run, jobs)
+        elif count:
+            workers_of_run = Workers(run, min(count, max(1, len(rest))))
+        with workers_of_run as workers:
             for event in workers.events(rest, EVERY):
                 if event is not None:
                     progress.update(event)
                     if event.kind == "failed":
                         _note_failure(run, event)
+                    elif event.kind == "round" and callbacks:
+                        records = read_run_records(records_file(event.job, run), event.job.name)
+                        callbacks.call("on_round", records[event.round])
+                        callbacks.call("on_progress", "rounds", progress.done, progress.total)
                 yield progress
+
+
+def _encode(jobs: Iterable[Job], run: Path, progress: Progress) -> Generator[Progress, None, None]:
+    """Make the vectors of encoders once, with all threads: workers that start together would each make them."""
+    for data in dict.fromkeys(job.data for job in jobs if job.data.features == "encoder"):
+        progress.activity = f"encoding {data.label}"
+        yield progress
+        with contextlib.suppress(Exception):  # its jobs fail with the same error, and the others run
+            prepare_data(spec_to_json(data), run / CACHE)
+    progress.activity = ""
 
 
 def read_run(run: Path) -> list[Record]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from labelwise.recipes import Recipe
 from labelwise.selection import Strategy
 from labelwise.stats.verdict import ORACLE
 
+TRAININGS = ("restart", "restart-only", "warm", "both")
 FEATURES = ("auto", "raw", "tfidf", "encoder")
+MAX_SEEDS = 10_000
+FIRST_BATCHES = ("random", "own")
 
 
 @dataclass(frozen=True)
@@ -47,21 +52,40 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """A strategy with its parameters, and whether training uses the weights of its picks."""
+    """A strategy with its parameters, and whether training uses the weights of its picks; None: as its recipe does.
+
+    `first` is the strategy of the first batch in a recipe "first+then"; None: this strategy, or random.
+    `parts` are the other parts of its recipe, such as "weigh sabal | train primal-dual".
+    """
 
     label: str
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
-    weights: bool = False
+    weights: bool | None = None
     datasets: tuple[str, ...] | None = None
+    first: str | None = None
+    parts: str | None = None
 
     def strategy(self) -> Strategy:
         """The strategy; the oracle has none."""
         return strategies.get(self.name, self.parameters)
 
-    def recipe(self) -> Recipe:
-        """The recipe, with a random first batch even if the strategy could choose one."""
-        return replace(recipes.get(self.strategy()), name=self.label, start=strategies.Random())
+    @property
+    def continues(self) -> bool:
+        """Whether its recipe starts each round from the last weights."""
+        return self.name != ORACLE and recipes.get(self.strategy()).restart is False
+
+    def whole_recipe(self) -> Recipe:
+        """The recipe with its parts."""
+        recipe = recipes.get(self.strategy())
+        return recipe if self.parts is None else recipe.with_parts(self.parts)
+
+    def recipe(self, own_start: bool = False, training: str | None = None) -> Recipe:
+        """The recipe, with a random first batch even if the strategy could choose one, unless `own_start`."""
+        recipe = replace(self.whole_recipe(), name=self.label).with_training(training)
+        if self.first is not None:
+            return replace(recipe, start=strategies.get(self.first))
+        return recipe if own_start else replace(recipe, start=strategies.Random())
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,8 @@ class Job:
     seed: int
     device: str
     max_memory: int | str | None = None  # of a selection
+    own_start: bool = False  # whether the strategy chooses the first batch too
+    training: str | None = None  # "restart" or "warm"; None: as the strategy's recipe says
 
     @property
     def name(self) -> str:
@@ -108,6 +134,8 @@ class Suite:
     processes: int
     device: str
     max_memory: int | str | None = None
+    first_batch: str | None = None  # "own": strategies choose it themselves; None: random, the same for all
+    training: str | None = None  # one of TRAININGS; None: as the recipe of each strategy says
 
     def settings(self) -> dict[str, Any]:
         """The settings that decide the records, for JSON: all but the number of processes and the memory limit."""
@@ -117,19 +145,41 @@ class Suite:
         """All jobs, seed by seed, and the strategies skipped because they do not apply."""
         jobs: list[Job] = []
         out: dict[tuple[str, str, str], Skipped] = {}
+        own = self.first_batch == "own"
         for seed in self.seeds:
             for data in self.datasets:
                 for model in self.models:
                     if data.models is not None and model.name not in data.models:
                         continue
                     for strategy in self.strategies:
-                        why = _why_not(data, model, strategy)
+                        why = _why_not(data, model, strategy, own)
                         if why is None:
-                            jobs.append(Job(data, model, strategy, seed, self.device, self.max_memory))
+                            fixed = (seed, self.device, self.max_memory, own)
+                            ways = self._ways(model, strategy)
+                            jobs += [Job(data, network, strategy, *fixed, way) for network, way in ways]
                         elif why:
                             key = (data.label, model.name, strategy.label)
                             out[key] = Skipped(*key, why)
         return jobs, list(out.values())
+
+    def _ways(self, model: registry.ModelSpec, strategy: StrategySpec) -> list[tuple[registry.ModelSpec, str | None]]:
+        """The ways in which a strategy trains a model: with new weights each round, and under MODEL+warm with the last.
+
+        With "restart", strategies that train on by their paper are shown in both ways, next to random in both.
+        """
+        if self.training is None or not model.is_torch:
+            return [(model, None)]
+        warm = replace(model, name=f"{model.name}+warm", parameters={**model.parameters, "restart": False})
+        both = self.training == "both"
+        if self.training == "restart-only":
+            return [(model, "restart")]
+        if self.training == "restart":
+            going_on = [one for one in self.strategies if one.continues]
+            both = strategy.continues or (strategy.name == "random" and bool(going_on))
+        ways: list[tuple[registry.ModelSpec, str | None]] = [] if self.training == "warm" else [(model, "restart")]
+        if strategy.name != ORACLE and (both or self.training == "warm"):
+            ways.append((warm, "warm"))
+        return ways
 
 
 def read_suite(path: Path) -> Suite:
@@ -139,6 +189,7 @@ def read_suite(path: Path) -> Suite:
         ArgumentError: names the key, what was expected and what was found.
     """
     section = read_yaml(path)
+    section.only(("start", "k", "rounds", *(one.name for one in fields(Suite))))
     sizes = (section.whole("start", 1), section.whole("k", 1), section.whole("rounds", 0))
     datasets = [_dataset(entry, sizes, f"{path}: datasets") for entry in section.entries("datasets")]
     chosen = [registry.read_model(entry, f"{path}: models") for entry in section.entries("models")]
@@ -152,8 +203,9 @@ def read_suite(path: Path) -> Suite:
         section.whole("processes", 1, 1),
         section.one_of("device", ("cpu", "cuda"), "cpu"),
         section.size("max_memory", None),
+        None if section.one_of("first_batch", FIRST_BATCHES, "random") == "random" else "own",
+        section.one_of("training", TRAININGS, None),
     )
-    section.done()
     _check(suite, path)
     return suite
 
@@ -165,10 +217,10 @@ def slug(text: str) -> str:
 
 def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
     section = named(entry, where)
+    section.only(one.name for one in fields(DataSpec))
     name = _known(section.text("name"), where)
-    section.where = f"{where}: {name}"
     hard = read_corruption(section.any("hard", None), section.where, dataset_entry(name).task)
-    spec = DataSpec(
+    return DataSpec(
         label=section.text("label", name if hard is None else f"{name}+{hard.case}"),
         name=name,
         limit=section.whole("limit", 1, None),
@@ -184,8 +236,6 @@ def _dataset(entry: Any, sizes: tuple[int, int, int], where: str) -> DataSpec:
         valid=section.whole("valid", 1, None),
         centred=section.flag("centred", False) or None,
     )
-    section.done()
-    return spec
 
 
 def _known(name: str, where: str) -> str:
@@ -197,31 +247,71 @@ def _known(name: str, where: str) -> str:
 
 def _wanted(entries: list[Any], where: str) -> list[StrategySpec]:
     """Random first, then the strategies of all entries; an entry with parameters replaces the same name from `all`."""
-    spelt = [_strategy(entry, where) for entry in entries if entry != "all"]
-    plain = [StrategySpec(name, name) for name in (strategies.names() if "all" in entries else ["random"])]
+    spelt = [_strategy(one, where) for entry in entries if entry != "all" for one in _combinations(entry, where)]
+    plain = [
+        StrategySpec(name, name) for name, _ in (strategies.ALL.items() if "all" in entries else [("random", None)])
+    ]
     labels = [one.label for one in spelt]
     return [one for one in plain if one.label not in labels] + spelt
 
 
+def _combinations(entry: Any, where: str) -> list[Any]:
+    """The entries that one with the key `choose` stands for: each combination of its parts that fits.
+
+    `train: mean` is the weighted mean where rows are weighed.
+    """
+    if not isinstance(entry, Mapping) or "choose" not in entry:
+        return [entry]
+    section = Section(entry, f"{where}: {entry['choose']}")
+    chosen, listed = section.texts("choose"), {part: section.texts(part, None) for part in recipes.PARTS}
+    others = {
+        key: value for key, value in entry.items() if key not in ("choose", *recipes.PARTS)
+    }  # read by `_strategy`
+    found, why = list[dict[str, Any]](), ""
+    for choose, *values in itertools.product(chosen, *(one or (None,) for one in listed.values())):
+        parts = {part: value for part, value in zip(listed, values) if value is not None}
+        if parts.get("train") == "mean" and parts.get("weigh", "none") != "none":
+            parts["train"] = "weighted"
+        name = " | ".join([choose, *(f"{part} {value}" for part, value in parts.items())])
+        try:
+            recipes.get(name)
+        except ArgumentError as error:
+            why = str(error)
+            continue
+        found.append({**others, "name": name})
+    if not found:
+        raise ArgumentError(f"{section.where}: no combination of these parts fits: {why}")
+    return found
+
+
 def _strategy(entry: Any, where: str) -> StrategySpec:
-    """The strategy of one entry: a name, or a name with parameters."""
+    """The strategy of one entry: a name, or a name with parameters; parts of the recipe may follow the name."""
     section = named(entry, where)
-    name = section.text("name")
-    section.where = f"{where}: {name}"
+    recipe, bar, parts = (one.strip() for one in section.text("name").partition("|"))
+    first, name = recipe.split("+", 1) if "+" in recipe else (None, recipe)
     if name not in (*strategies.ALL, ORACLE):
-        first = " The first batch is the same random one for every strategy here." if "+" in name else ""
         known_names = ", ".join([*strategies.ALL, ORACLE, "all"])
-        raise ArgumentError(f"{section.where}: there is no strategy {name!r}; expected one of {known_names}.{first}")
-    label, weights = section.text("label", None), section.flag("weights", False)
-    if label is not None and label != name and (label in (*strategies.ALL, ORACLE) or name == ORACLE):
+        raise ArgumentError(f"{section.where}: there is no strategy {name!r}; expected one of {known_names}")
+    starts = [known for known, kind in strategies.ALL.items() if kind.cold]
+    if first is not None and (first not in starts or name == ORACLE):
+        expected = f"first+then, where the first batch is chosen by one of {', '.join(starts)}"
+        raise section.error("name", expected if name != ORACLE else "the oracle alone", recipe)
+    label, weights = section.text("label", None), section.any("weights", None)
+    if label is not None and label != recipe and (label in (*strategies.ALL, ORACLE) or name == ORACLE):
         expected = "none, since it is not a contender" if name == ORACLE else "one that is no other strategy's name"
         raise section.error("label", expected, label)
+    if weights not in (True, False, None):
+        raise section.error("weights", "true or false", weights)
     datasets = section.texts("datasets", None)
-    spec = StrategySpec("", name, section.rest(), weights, datasets)
+    spec = StrategySpec("", name, section.rest(), weights, datasets, first, parts if bar else None)
     _check_strategy(spec, section)
-    settings = [f"{key}={value}" for key, value in spec.parameters.items()] + (["weights"] if weights else [])
-    made = f"{name}({', '.join(settings)})" if settings and name != ORACLE else name
-    return StrategySpec(label or made, name, spec.parameters, weights, datasets)
+    settings = [f"{key}={value}" for key, value in spec.parameters.items()] + (
+        [] if weights is None else ["weights" if weights else "weights=False"]
+    )
+    made = f"{recipe}({', '.join(settings)})" if settings and name != ORACLE else recipe
+    if spec.parts is not None:
+        made = " | ".join([made, *spec.whole_recipe().name.split(" | ")[1:]])
+    return replace(spec, label=label or made)
 
 
 def _check_strategy(spec: StrategySpec, section: Section) -> None:
@@ -239,28 +329,41 @@ def _check_strategy(spec: StrategySpec, section: Section) -> None:
         raise ArgumentError(f"{section.where}: expected parameters among: {fields}; found: {error}") from error
     except ArgumentError as error:
         raise ArgumentError(f"{section.where}: {error}") from error
+    if spec.parts is not None:
+        if spec.weights is not None:
+            raise section.error("weights", "nothing, since the parts of the recipe say it", spec.weights)
+        try:
+            spec.whole_recipe()
+        except ArgumentError as error:
+            raise ArgumentError(f"{section.where}: {error}") from error
     objective = recipes.get(spec.strategy()).objective
     if spec.weights and objective is not None:
         raise section.error("weights", f"false, since it trains by {type(objective).__name__}", True)
 
 
-def _why_not(data: DataSpec, model: registry.ModelSpec, spec: StrategySpec) -> str | None:
+def _why_not(data: DataSpec, model: registry.ModelSpec, spec: StrategySpec, own_start: bool) -> str | None:
     """Why a strategy is skipped on a data set and model; "" if the suite does not want it there, None if it runs."""
     if spec.datasets is not None and data.label not in spec.datasets:
         return ""
     if spec.name in data.without or spec.label in data.without:
         return "the configuration excludes it (without)"
+    if own_start and spec.first is None and (spec.name == ORACLE or not spec.strategy().cold):
+        return "it cannot choose the first batch (first_batch: own)"
     if spec.name == ORACLE:
         return registry.why_not(model, strategies.Random(), data.task)
-    return registry.why_not(model, spec.strategy(), data.task)
+    return registry.why_not(model, spec.strategy(), data.task, spec.whole_recipe())
 
 
 def _seeds(section: Section) -> tuple[int, ...]:
     given = section.any("seeds")
-    seeds = tuple(range(given)) if isinstance(given, int) and not isinstance(given, bool) else given
-    fine = isinstance(seeds, list | tuple) and seeds and len(set(seeds)) == len(seeds)
-    if not fine or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds):
-        raise section.error("seeds", "how many (a whole number of at least 1), or a list of different ones", given)
+    counted = isinstance(given, int) and not isinstance(given, bool) and given <= MAX_SEEDS
+    seeds = tuple(range(given)) if counted else given
+    listed = seeds if isinstance(seeds, list | tuple) else ()
+    numbers = [seed for seed in listed if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0]
+    if not listed or len(numbers) != len(listed) or len(set(numbers)) != len(numbers):
+        raise section.error(
+            "seeds", f"how many (a whole number from 1 to {MAX_SEEDS:,}), or a list of different ones", given
+        )
     return tuple(seeds)
 
 
@@ -277,6 +380,18 @@ def _distinct(entries: list[Any], key: str, where: str) -> tuple[Any, ...]:
 
 def _check(suite: Suite, path: Path) -> None:
     """Names that refer to other parts, and strategies that apply nowhere."""
+    for model in suite.models:
+        if suite.training is not None and model.parameters.get("restart") is False:
+            raise ArgumentError(
+                f"{path}: models: {model.name}: restart: leave it out, since training: {suite.training} decides it for "
+                "all models"
+            )
+    for strategy in suite.strategies:
+        if strategy.first is not None and suite.first_batch != "own":
+            raise ArgumentError(
+                f"{path}: strategies: {strategy.label}: {strategy.first!r} chooses its first batch, and here all "
+                "strategies start from the same random one. Set first_batch: own, or leave it out"
+            )
     known_models, labels = [m.name for m in suite.models], [d.label for d in suite.datasets]
     for data in suite.datasets:
         for name in data.models or ():

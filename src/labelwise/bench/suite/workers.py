@@ -12,8 +12,9 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
@@ -148,6 +149,55 @@ class InProcess:
             else:
                 events.append(Event("done", job))
             yield from events
+
+
+class Together:
+    """Runs jobs in this process side by side, and trains their networks at once; see train/torch/together.py.
+
+    Jobs run in groups of at most MOST, as a stack holds no more networks. A job is in the same group in every start.
+
+    Args:
+        run: the folder of the run.
+        jobs: all jobs of the suite, whatever is left of it.
+    """
+
+    def __init__(self, run: Path, jobs: Sequence[Job]):
+        self.run = run
+        self.jobs = jobs
+
+    def __enter__(self) -> Together:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def events(self, jobs: list[Job], every: float) -> Iterator[Event | None]:
+        """Run the jobs, group by group and round by round."""
+        from labelwise.train.torch.together import MOST
+
+        for start in range(0, len(self.jobs), MOST):
+            group = {job.name for job in self.jobs[start : start + MOST]}
+            yield from self._group([job for job in jobs if job.name in group], len(group))
+
+    def _group(self, jobs: list[Job], slots: int) -> Iterator[Event | None]:
+        """Run the rest of a group of `slots` jobs."""
+        from labelwise.bench.suite.job import repeatable, run_job
+        from labelwise.train.torch.together import run_together
+
+        events: list[Event] = [Event("began", job) for job in jobs]
+
+        def run(job: Job) -> None:
+            run_job(job, self.run, lambda record: events.append(_round_event(record, job)))
+
+        with repeatable(jobs[0].device if jobs else "cpu"):  # outside of all, as each restores what it found
+            for outcome in run_together([partial(run, job) for job in jobs], slots):
+                if outcome is not None:
+                    job, error = jobs[outcome.number], outcome.error
+                    text = "" if error is None else "".join(traceback.format_exception(error))
+                    events.append(Event("failed" if text else "done", job, text=text))
+                yield from events
+                events.clear()
+                yield None
 
 
 @contextlib.contextmanager
