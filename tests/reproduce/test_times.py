@@ -26,12 +26,12 @@ def times(monkeypatch):
 
 
 def test_times_are_those_of_the_kept_pages():
-    kept = json.loads(FILE.read_text())
-    assert kept == measure_times(RESULTS / name for name in ("ally", "papers-small", "papers")), (
+    stored = json.loads(FILE.read_text())
+    assert stored == measure_times(RESULTS / name for name in ("ally", "papers-small", "papers")), (
         "python benchmarks/paper_times.py writes them"
     )
     records = json.loads((RESULTS / "papers-small" / "sabal-table2.json").read_text())["seconds"]
-    assert sum(one[0] for one in kept["sabal/table2"]["small"]["cpu"].values()) == pytest.approx(
+    assert sum(one[0] for one in stored["sabal/table2"]["small"]["cpu"].values()) == pytest.approx(
         sum(records.values()), abs=2
     )
 

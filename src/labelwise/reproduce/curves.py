@@ -13,6 +13,7 @@ from typing import Any
 from labelwise.bench.suite.checkpoint import read_run_records
 from labelwise.bench.suite.suite import slug
 from labelwise.stats.curves import learning_curves
+from labelwise.stats.paired import name_of_test
 from labelwise.stats.record import Record, write
 from labelwise.stats.summary import summarise
 
@@ -62,15 +63,15 @@ def _one_thread() -> None:
 def numbers_of(records: list[Record], metric: str) -> dict[str, dict[str, Any]]:
     """For each name: label counts, mean and standard deviation over seeds, and labels to 97 % of the best end."""
     curves = learning_curves(records, metric)
-    shown: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, dict[str, Any]] = {}
     ends = [float(lines.values_ST.mean(0)[-1]) for lines in curves.values()]
     for name, lines in curves.items():
         mean_T = lines.values_ST.mean(0)
         labels = [int(count) for count in lines.labels_T]
-        shown[name] = {"labels": labels, "mean": mean_T.tolist(), "sd": lines.values_ST.std(0).tolist()}
+        numbers[name] = {"labels": labels, "mean": mean_T.tolist(), "sd": lines.values_ST.std(0).tolist()}
         if metric == "accuracy":
-            shown[name]["labels_to_97"] = labels_to(labels, mean_T.tolist(), 0.97 * max(ends))
-    return shown
+            numbers[name]["labels_to_97"] = labels_to(labels, mean_T.tolist(), 0.97 * max(ends))
+    return numbers
 
 
 def labels_to(labels: list[int], values: list[float], level: float) -> float | None:
@@ -89,14 +90,14 @@ def labels_to(labels: list[int], values: list[float], level: float) -> float | N
 
 def saved_numbers(records: list[Record], metric: str) -> dict[str, dict[str, Any]]:
     """For each name but random: the share of labels saved, its interval (None where open), and the paired test."""
-    shown = {}
+    numbers = {}
     for row in summarise(records, metric).rows:
         if row.saved is not None and row.found is not None:
             ends = (row.saved.share, row.saved.low, row.saved.high, row.found.test.p, row.found.p)
             share, low, high, p, holm = (value if math.isfinite(value) else None for value in ends)
-            shown[row.strategy] = {"saved": share, "low": low, "high": high, "verdict": row.verdict}
-            shown[row.strategy] |= {"area_gain": row.found.test.difference, "area_p": p, "area_p_holm": holm}
-    return shown
+            numbers[row.strategy] = {"saved": share, "low": low, "high": high, "verdict": row.verdict}
+            numbers[row.strategy] |= {"area_gain": row.found.test.difference, "area_p": p, "area_p_holm": holm}
+    return numbers
 
 
 def against_random(records: list[Record], metric: str) -> str:
@@ -112,9 +113,10 @@ def against_random(records: list[Record], metric: str) -> str:
         "open": f"cannot be compared yet, {first.needed} seeds or more are needed",
     }
     groups = {what: [name for name in found if found[name].outcome == what] for what in parts}
-    shown = "; ".join(f"{parts[what]}: {', '.join(names)}" for what, names in groups.items() if names)
+    listed = "; ".join(f"{parts[what]}: {', '.join(names)}" for what, names in groups.items() if names)
     holm = f", Holm's correction for {first.compared} strategies" if first.compared > 1 else ""
-    said = f"Area under the curve against random (paired sign-flip test by seed, 5 %{holm}): {shown}."
+    by = name_of_test(one.test.seeds for one in found.values())
+    text = f"Area under the curve against random ({by} by seed, 5 %{holm}): {listed}."
     if "ally" in found and found["ally"].outcome in ("same", "worse"):
-        said += " ALLY does not measurably beat random here."
-    return said
+        text += " ALLY does not measurably beat random here."
+    return text

@@ -59,6 +59,21 @@ def lines(titles: Titles, by_name: Mapping[str, Line], level: float | None = Non
     return png_bytes(figure, DPI)
 
 
+def line_panels(panels: Mapping[str, Mapping[str, Line]], titles: Titles, columns: int = 3) -> bytes:
+    """Lines in panels on logarithmic scales, `columns` next to each other; a name has one look in all of them."""
+    rows = math.ceil(len(panels) / columns)
+    figure, every = _figure(min(columns, len(panels)), rows)
+    look = line_styles(dict.fromkeys(name for by_name in panels.values() for name in by_name))
+    for axes, (title, by_name) in zip(every, panels.items()):
+        for name, line in by_name.items():
+            axes.plot(*line, linewidth=1.8, markersize=4.5, label=name, **look[name])
+        _logarithmic(axes, sorted({x for line in by_name.values() for x in line[0]}))
+        _dress(axes, (title, titles[1], titles[2]))
+    figure.suptitle(titles[0], color=INK, fontsize=12, x=0.02, ha="left")
+    _legend(figure, every)
+    return png_bytes(figure, DPI)
+
+
 def curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool = False) -> bytes:
     """Learning curves in panels next to each other, with their standard error; with `share` on one scale.
 
@@ -97,8 +112,8 @@ def _bars(titles: Titles, groups: Sequence[str], by_name: Mapping[str, Sequence[
         axes.bar(at, values, 0.92 * width, label=name, color=COLOURS[place % len(COLOURS)])
     if log:
         axes.set_yscale("log")
-    room = (figure.get_figwidth() - 1.2) / max(1, len(groups))
-    axes.set_xticks(range(len(groups)), [wrap_text(name, room, 10) for name in groups])
+    width = (figure.get_figwidth() - 1.2) / max(1, len(groups))
+    axes.set_xticks(range(len(groups)), [wrap_text(name, width, 10) for name in groups])
     _dress(axes, titles)
     _legend(figure, [axes])
     return figure
@@ -117,21 +132,22 @@ def _curve_panels(panels: Mapping[str, Mapping[str, Curves]], share: bool) -> An
         metric = next(iter(by_name.values())).metric
         if metric.percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
-        shown = title if len(set(seeds.values())) == 1 else f"{title}, {seeds[title]}"
-        _dress(axes, (shown, "labels", metric.title + ("" if metric.higher else " (lower is better)")))
+        panel_title = title if len(set(seeds.values())) == 1 else f"{title}, {seeds[title]}"
+        _dress(axes, (panel_title, "labels", metric.title + ("" if metric.higher else " (lower is better)")))
         if share:
             axes.sharey(every[0])
-    drawn = [runs for by_name in panels.values() for runs in by_name.values()]
-    _legend(figure, every, caption(drawn, SPREAD))
+    every_run = [runs for by_name in panels.values() for runs in by_name.values()]
+    _legend(figure, every, caption(every_run, SPREAD))
     return figure
 
 
-def _figure(panels: int) -> tuple[Any, list[Any]]:
-    figure = new_figure(7.2 if panels == 1 else 4.6 * panels, 4.1, layout="constrained")
-    return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
+def _figure(panels: int, rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure with this number of panels in each row."""
+    figure = new_figure(7.2 if panels == 1 else 4.6 * panels, 4.1 * rows, layout="constrained")
+    return figure, [figure.add_subplot(rows, panels, place + 1) for place in range(panels * rows)]
 
 
-def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
+def _legend(figure: Any, every: Sequence[Any], text_below: str = "") -> None:
     """Draw one legend for all panels under them, and a caption under the legend.
 
     There are as few rows as hold every name whole: the width of a name is measured, not guessed from its letters.
@@ -154,12 +170,12 @@ def _legend(figure: Any, every: Sequence[Any], said: str = "") -> None:
         if legend.get_window_extent().width < 0.98 * figure.bbox.width or rows == len(handles):
             break
         legend.remove()
-    _under(figure, legend, said)
+    _under(figure, legend, text_below)
 
 
-def _under(figure: Any, legend: Any, said: str) -> None:
+def _under(figure: Any, legend: Any, text_below: str) -> None:
     """Make the figure higher by legend and caption, so that the panels keep their size."""
-    text = wrap_text(said, figure.get_figwidth() - 0.3, SMALL)
+    text = wrap_text(text_below, figure.get_figwidth() - 0.3, SMALL)
     below = (text.count("\n") + 1) * 1.35 * SMALL / 72 + 0.06 if text else 0.0  # inches
     names = legend.get_window_extent().height / figure.dpi
     height = figure.get_figheight() + below + names
@@ -167,6 +183,19 @@ def _under(figure: Any, legend: Any, said: str) -> None:
     figure.get_layout_engine().set(rect=(0, (below + names) / height, 1, 1 - (below + names) / height))
     legend.set_bbox_to_anchor((0, below / height, 1, 1), transform=figure.transFigure)
     figure.text(0.5, 0.06 / height, text, color=MUTED, fontsize=SMALL, ha="center", in_layout=False)
+
+
+def _logarithmic(axes: Any, places: Sequence[float]) -> None:
+    """Logarithmic scales with plain numbers: at most five of the `places` of x."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    shown: list[float] = []
+    for x in places:  # at equal distances, about
+        if not shown or math.log(x / shown[-1]) >= 0.9 * math.log(places[-1] / places[0]) / 5:
+            shown.append(x)
+    axes.set_xticks(shown, [f"{x:.3g}" for x in shown])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _dress(axes: Any, titles: Titles) -> None:

@@ -15,8 +15,10 @@ from labelwise.bench.models.registry import ModelSpec
 from labelwise.bench.suite.suite import Job, StrategySpec
 from labelwise.io.text import many
 from labelwise.reproduce.tables import PaperTable, Sheet, pool_rows, suite_of, valid_rows
-from labelwise.reproduce.verdicts import Doubt
+from labelwise.reproduce.verdicts import Same
 from labelwise.stats.record import Record
+
+MOST = 0.8  # of the rounds: an area under less of the curve says little of the paper's
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class SheetRuns:
         named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
         text = f"{self.sheet.name}: {self.finished} of {self.expected} runs are complete"
         if last < self.sheet.rounds:
-            return [f"{text}, and of no seed those of all methods: shown are the rounds up to {last} of {named}."]
+            labels = self.sheet.start + last * self.sheet.k
+            up_to = f"the rounds up to {last} ({labels} labels)"
+            return [f"{text}, and of no seed those of all methods: shown are {up_to} of {named}."]
         if len(self.records) < len(self.complete):
             return [f"{text}: shown are those of {named}, which all methods have."]
         return [f"{text}."]
@@ -62,7 +66,7 @@ def select_records(sheet: Sheet, found: Sequence[Record], jobs: Sequence[Job], b
 
     These are the seeds of which all methods are complete, so that all are compared on the same seeds; complete runs if
     there is no such seed. A table of accuracies by round without a complete seed shows the rounds that all methods of a
-    seed have reached.
+    seed have reached, a table of areas those that all seeds have reached, if that is most of the curve.
     """
     wanted = {job.name for job in jobs}
     own = [record for record in found if record.run in wanted]
@@ -70,11 +74,14 @@ def select_records(sheet: Sheet, found: Sequence[Record], jobs: Sequence[Job], b
     complete = [record for record in own if record.run in full]
     reached = _reached(own, len(sheet.strategies))
     last = max(reached.values(), default=-1)
-    shown = [record for record in own if reached.get(record.seed) == last and record.round <= last]
-    if last < sheet.rounds and (by != "round" or last < 0):
-        shown = complete
-    complete += [record for record in shown if record.run not in full]
-    return SheetRuns(sheet, shown, complete, len(full), len(jobs), command)
+    chosen = [record for record in own if reached.get(record.seed) == last and record.round <= last]
+    if last < sheet.rounds and by == "area" and min(reached.values(), default=0) >= MOST * sheet.rounds:
+        last = min(reached.values())
+        chosen = [record for record in own if record.seed in reached and record.round <= last]
+    elif last < sheet.rounds and (by != "round" or last < 0):
+        chosen = complete
+    complete += [record for record in chosen if record.run not in full]
+    return SheetRuns(sheet, chosen, complete, len(full), len(jobs), command)
 
 
 def merge_records(found: Sequence[Record], earlier: SheetRuns | None, sheet: Sheet) -> list[Record]:
@@ -102,22 +109,21 @@ def unequal_starts(runs: Sequence[SheetRuns]) -> list[str]:
     """A sentence for each sheet whose methods differ in round 0."""
     return [
         f"{one.sheet.name}: methods of a seed have the same first labels and weights, yet up to {points:.2f} points "
-        "between them in round 0: these runs were made with kernels that do not repeat to the bit. Differences of that "
-        "size say nothing."
+        "between them in round 0: these runs were made with kernels that do not repeat to the bit, which adds to the "
+        "differences between seeds."
         for one in runs
         if (points := start_gap(one)) > 0
     ]
 
 
-def find_doubts(runs: Sequence[SheetRuns], by: str) -> Doubt:
-    """What keeps the numbers of these sheets from deciding a claim; the rows of a table by round are its rounds."""
-    points: dict[str, float] = {}
-    same: dict[tuple[str, frozenset[str]], int] = {}
+def same_picks(runs: Sequence[SheetRuns], by: str) -> Same:
+    """Methods with the same picks in every batch of every seed, by row; the rows of a table by round are its rounds."""
+    found: dict[tuple[str, frozenset[str]], int] = {}
     for one in runs:
         rows = sorted({str(record.round) for record in one.records}) if by == "round" else [one.sheet.row]
-        points |= dict.fromkeys(rows, start_gap(one))
-        same |= {(one.sheet.row, pair): batches for pair, batches in _alike(one.records).items()}
-    return Doubt(points, same)
+        for pair, batches in _alike(one.records).items():
+            found |= {(row, pair): batches for row in rows}
+    return found
 
 
 def _alike(records: Sequence[Record]) -> dict[frozenset[str], int]:
@@ -147,10 +153,16 @@ def sheet_numbers(runs: SheetRuns) -> dict[str, Any]:
         "rows": pool_rows(sheet),
         "valid": valid_rows(sheet),
     }
+    numbers |= {} if sheet.centred else {"centred": False}
     numbers |= {"limit": sheet.limit, "said": list(sheet.changes)}
     numbers |= {"start": sheet.start, "k": sheet.k, "rounds": sheet.rounds, "seeds": sheet.seeds}
-    numbers |= {"model": vars(sheet.model), "strategies": [vars(spec) for spec in sheet.strategies]}
+    numbers |= {"model": vars(sheet.model), "strategies": [_spec_numbers(spec) for spec in sheet.strategies]}
     return numbers | ({"command": runs.command} if runs.command else {})
+
+
+def _spec_numbers(spec: StrategySpec) -> dict[str, Any]:
+    """A strategy as written to the JSON; parts of recipes only where there are any, as in pages made before them."""
+    return {name: value for name, value in vars(spec).items() if value is not None or name not in ("first", "parts")}
 
 
 def earlier_runs(
@@ -168,6 +180,7 @@ def earlier_runs(
             model=ModelSpec(**_tuples(one["model"])),
             strategies=tuple(StrategySpec(**_tuples(spec)) for spec in one["strategies"]),
             changes=tuple(one.get("said", (line for line in others if line.startswith(f"{one['name']}: ")))),
+            centred=one.get("centred", True),
             limit=one.get("limit", one["rows"] if one["rows"] < CATALOGUE[one["data"]].rows[0] else None),
             **{key: one[key] for key in ("data", "start", "k", "rounds", "seeds")},
         )
@@ -201,9 +214,9 @@ def sizes(runs: Sequence[SheetRuns]) -> str:
 def fewer_seeds(runs: Sequence[SheetRuns], papers: Mapping[str, int]) -> list[str]:
     """A sentence for each sheet with fewer seeds than the paper; `papers` has the paper's seeds by sheet."""
     return [
-        f"{one.sheet.name}: {many(shown, 'seed')} where the paper has {papers[one.sheet.name]}."
+        f"{one.sheet.name}: {many(seeds, 'seed')} where the paper has {papers[one.sheet.name]}."
         for one in runs
-        if (shown := len({record.seed for record in one.records})) < papers[one.sheet.name]
+        if (seeds := len({record.seed for record in one.records})) < papers[one.sheet.name]
     ]
 
 
@@ -217,8 +230,8 @@ def spent(seconds: Mapping[str, Any]) -> str:
 
 def _seeds(one: SheetRuns) -> str:
     """The number of seeds shown, and how many were asked for if more."""
-    shown = len({record.seed for record in one.records})
-    return many(shown, "seed") + (f" of {one.sheet.seeds}" if shown < one.sheet.seeds else "")
+    seeds = len({record.seed for record in one.records})
+    return many(seeds, "seed") + (f" of {one.sheet.seeds}" if seeds < one.sheet.seeds else "")
 
 
 def _elsewhere(one: SheetRuns, first: SheetRuns) -> str:

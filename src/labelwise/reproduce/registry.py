@@ -9,13 +9,16 @@ import gzip
 import importlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from labelwise.bench.suite.suite import slug
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.io.files import write_bytes, write_text
+from labelwise.io.text import did_you_mean
+from labelwise.reproduce.paper_pages import TITLES, write_paper_pages
 from labelwise.reproduce.tables import WHOLE
 from labelwise.stats.environment import environment
 from labelwise.stats.record import Record, read_records
@@ -23,7 +26,8 @@ from labelwise.stats.record import Record, read_records
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 MODULES = tuple(
-    f"labelwise.reproduce.{name}" for name in ("sabal.timing", "run_tables", "dynamical.figures", "ally.figures")
+    f"labelwise.reproduce.{name}"
+    for name in ("sabal.timing", "run_tables", "dynamical.figures", "ally.figures", "bss.figures", "bss.network")
 )
 _SMOKE = "**Smoke scale: this shows that it runs. Nothing below says anything of a method.**\n\n"
 WORK = "work"  # the folder of runs that can go on, inside the folder of the pages
@@ -48,6 +52,9 @@ class Setting:
         saved_records: the records next to the page, for `page`.
         saved_numbers: the JSON next to the page, likewise.
         command: what was typed.
+        together: whether the networks of all runs are trained at once; None for CUDA with one process.
+        changes: what differs from the paper's protocol, as (name, value): parameters of the network and its training,
+            or "centred" of the inputs. Such a run has a page of its own.
     """
 
     scale: Scale = "small"
@@ -64,6 +71,8 @@ class Setting:
     saved_records: tuple[Record, ...] = ()
     saved_numbers: dict[str, Any] = field(default_factory=dict, hash=False)
     command: str = ""
+    together: bool | None = None
+    changes: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,36 @@ def device_of(setting: Setting) -> str:
     return setting.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def trains_together(setting: Setting) -> bool:
+    """Whether the networks of all runs are trained at once."""
+    if setting.together is not None:
+        return setting.together
+    return setting.processes == 1 and device_of(setting) == "cuda"
+
+
+def stem_of(name: str, setting: Setting) -> str:
+    """The names of the files of a page without their endings."""
+    return "-".join([name.replace("/", "-"), *(slug(f"{key}-{value}") for key, value in setting.changes)])
+
+
+def read_changes(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """The changes of `--set NAME=VALUE`: numbers, true, false, null or texts.
+
+    >>> read_changes(["keep=accuracy", "padding=0"])
+    (('keep', 'accuracy'), ('padding', 0))
+    """
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ArgumentError(f"--set: expected NAME=VALUE such as keep=accuracy, found {text!r}")
+        try:
+            found.append((name, json.loads(value)))
+        except ValueError:
+            found.append((name, value))
+    return tuple(found)
+
+
 def reproductions() -> dict[str, Reproduction]:
     """Every table and figure of the papers by name, including those that cannot be run."""
     found = [one for module in MODULES for one in importlib.import_module(module).REPRODUCTIONS]
@@ -125,7 +164,8 @@ def named(name: str) -> Reproduction:
     """
     every = reproductions()
     if name not in every:
-        raise ArgumentError(f"there is no reproduction {name!r}; there are: {', '.join(every)}")
+        hint = did_you_mean(name, every) or ";"
+        raise ArgumentError(f"there is no reproduction {name!r}{hint} there are: {', '.join(every)}")
     if every[name].run is None:
         raise ArgumentError(f"{name} is not run: {every[name].why}")
     return every[name]
@@ -152,7 +192,9 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         raise ArgumentError(f"the scale is one of {', '.join(SCALES)}, not {setting.scale!r}")
     if not one.tables and setting.only:
         raise ArgumentError(f"{name} is one experiment: expected no row of a table (--only)")
-    stem = name.replace("/", "-")
+    if not one.tables and setting.changes:
+        raise ArgumentError(f"{name} is no table of learning curves: expected no --set")
+    stem = stem_of(name, setting)
     command = command or ("" if setting.page else f"labelwise reproduce {name}")
     setting = _with_saved(replace(setting, command=command), one, folder, stem)
     began = time.process_time()
@@ -172,6 +214,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
         lines = "".join(record.to_json() + "\n" for record in result.records)
         write_bytes(folder / f"{stem}.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
     write_text(folder / f"{stem}.md", _page(stem, about, result))
+    write_paper_pages(folder)
     write_text(folder / "README.md", _index_page(folder))
     return result
 
@@ -190,6 +233,8 @@ def _with_saved(setting: Setting, one: Reproduction, folder: Path, stem: str) ->
 def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) -> dict[str, Any]:
     """What was run, with command and environment; a page made again keeps those of its records."""
     about: dict[str, Any] = {"name": one.name, "what": one.what, "paper": one.paper, "scale": setting.scale}
+    if setting.changes:
+        about |= {"changes": dict(setting.changes), "what": f"{one.what}, with {_words(setting.changes)}"}
     about |= {"paper_compat": setting.paper_compat, "seed": setting.seed, "command": setting.command}
     about |= {"cpu_seconds": seconds, "environment": result.numbers.get("environment", environment())}
     if setting.page and setting.saved_numbers:
@@ -201,6 +246,10 @@ def _about(one: Reproduction, setting: Setting, result: Result, seconds: int) ->
         about["command"] = _commands(result.numbers.get("sheets"), about["command"])
     again = setting.page and (setting.command or setting.saved_numbers.get("again", ""))
     return about | ({"again": again} if again and again != about["command"] else {})
+
+
+def _words(changes: tuple[tuple[str, Any], ...]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in changes)
 
 
 def _is_of(folder: Path, stem: str, setting: Setting) -> bool:
@@ -271,6 +320,9 @@ def _page(stem: str, about: dict[str, Any], result: Result) -> str:
 def _index_page(folder: Path) -> str:
     """A page for the folder: the verdict and command of each reproduction."""
     parts = ["# Reproductions", "", "Each section was written by its command.", ""]
+    papers = [f"[{name}.md]({name}.md)" for name in TITLES if (folder / f"{name}.md").is_file()]
+    if papers:
+        parts += [f"All claims of a paper on one page: {', '.join(papers)}.", ""]
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and {"name", "what", "verdict", "command"} <= set(found):

@@ -18,15 +18,15 @@ from labelwise.reproduce.records import (
     SheetRuns,
     earlier_runs,
     fewer_seeds,
-    find_doubts,
     merge_records,
+    same_picks,
     select_records,
     sheet_numbers,
     sizes,
     spent,
     unequal_starts,
 )
-from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of
+from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of, trains_together
 from labelwise.reproduce.sabal import tables as sabal_tables
 from labelwise.reproduce.tables import PaperTable, Sheet, suite_of
 from labelwise.reproduce.times import chosen, seconds_of
@@ -57,6 +57,15 @@ def paper_rows(name: str) -> Rows:
     }
 
 
+def compared(paper: Rows, table: PaperTable, ours: Rows) -> Rows:
+    """The paper's numbers by our columns."""
+    named = {
+        row: {here: found[theirs] for here, theirs in table.same if here in ours.get(row, {}) and theirs in found}
+        for row, found in paper.items()
+    }
+    return {row: {**found, **named[row]} for row, found in paper.items()}
+
+
 def run_table(table: PaperTable, setting: Setting) -> Result:
     """Run the rest of a table and compare it with the paper's."""
     if setting.data is not None:
@@ -67,16 +76,16 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
         raise StoreError(f"{table.name}: {where}; start it without --page, or see the failures.txt there")
     curves = {one.sheet.name: _curves(one, setting) for one in runs}
     ours = numbers_of(table, runs, curves)
-    paper = paper_rows(table.name)
+    paper = compared(paper_rows(table.name), table, ours)
     unfinished = [line for one in runs for line in one.unfinished]
     size = "" if setting.scale == "paper" else _NOT_COMPARED
-    claims = claims_text(claims_of(table, ours), ours, paper, find_doubts(runs, table.by))
+    claims = claims_text(claims_of(table, ours), ours, paper, same_picks(runs, table.by))
     verdict = _replaced_data(table, runs) + claims
     band = near(ours, paper) if setting.scale == "paper" else ""
     numbers: dict[str, Any] = {
         "by": table.by,
-        "ours": {row: {name: vars(stat) for name, stat in found.items()} for row, found in ours.items()},
-        "papers": {row: {name: vars(stat) for name, stat in found.items()} for row, found in paper.items()},
+        "ours": {row: {name: stat.numbers for name, stat in found.items()} for row, found in ours.items()},
+        "papers": {row: {name: stat.numbers for name, stat in found.items()} for row, found in paper.items()},
         "seconds": {kind: round(sum(getattr(r, kind) for one in runs for r in one.records)) for kind in _SECONDS},
         "sheets": [sheet_numbers(one) for one in runs],
         "missing": [*missing, *unfinished],
@@ -85,10 +94,10 @@ def run_table(table: PaperTable, setting: Setting) -> Result:
     if table.by == "area":
         numbers["plain_mean"] = {name: _plain(found) for name, found in curves.items()}
     parts = (size, markdown_of(ours, paper), band, sizes(runs), spent(numbers["seconds"]))
-    shown = "\n\n".join(part for part in parts if part)
+    text = "\n\n".join(part for part in parts if part)
     records = tuple(record for one in runs for record in one.complete)
     differences = _differences(table, runs, [*missing, *unfinished], setting)
-    return Result(numbers, _picture(table, runs, ours, curves), verdict, shown, records, differences)
+    return Result(numbers, _picture(table, runs, ours, curves), verdict, text, records, differences)
 
 
 def _differences(table: PaperTable, runs: list[SheetRuns], missing: list[str], setting: Setting) -> tuple[str, ...]:
@@ -142,7 +151,7 @@ def _run_sheet(table: PaperTable, sheet: Sheet, setting: Setting, earlier: Sheet
             return earlier
         sheet = replace(sheet, seeds=_seeds(run, sheet.seeds))
     jobs = _suite(table, sheet, setting).jobs()[0]
-    command = earlier.command if setting.page and earlier is not None else _command(run)  # a page runs nothing
+    command = (_command(run) if found else "") or (earlier.command if earlier is not None else "")
     return replace(
         select_records(sheet, merge_records(found, earlier, sheet), jobs, table.by, command), is_new=bool(found)
     )
@@ -154,7 +163,7 @@ def _run(table: PaperTable, sheet: Sheet, setting: Setting, run: Path) -> None:
     jobs = suite.jobs()[0]
     last = 0
     text = f"# {table.name} {sheet.name}\n{_BY}{setting.command}\n"
-    for progress in run_suite(suite, text, run, _processes(setting)):
+    for progress in run_suite(suite, text, run, _processes(setting), together=trains_together(setting)):
         done = sum(progress.finished(job) for job in jobs)
         if done != last:
             last = done
@@ -186,20 +195,26 @@ def numbers_of(table: PaperTable, runs: list[SheetRuns], curves: Mapping[str, Ma
     rows: dict[str, dict[str, Stat]] = {}
     for one in runs:
         for name in [spec.label for spec in one.sheet.strategies if spec.label in curves[one.sheet.name]]:
-            values_ST = 100 * curves[one.sheet.name][name].values_ST
+            lines = curves[one.sheet.name][name]
+            values_ST = 100 * lines.values_ST
             if table.by == "area":
-                rows.setdefault(one.sheet.row, {})[name] = stat_of(100 * area(curves[one.sheet.name][name]))
+                rows.setdefault(one.sheet.row, {})[name] = stat_of(100 * area(lines), lines.seeds)
             elif table.by == "last":
-                rows.setdefault(one.sheet.row, {})[one.sheet.column] = stat_of(values_ST[:, -1])
+                rows.setdefault(one.sheet.row, {})[one.sheet.column] = stat_of(values_ST[:, -1], lines.seeds)
             else:
                 for t in range(values_ST.shape[1]):
-                    rows.setdefault(str(t), {})[name] = stat_of(values_ST[:, t])
+                    rows.setdefault(str(t), {})[name] = stat_of(values_ST[:, t], lines.seeds)
     return rows
 
 
 def claims_of(table: PaperTable, rows: Rows) -> list[Claim]:
-    """The claims to test on a table: orders and bands."""
-    own = table.own
+    """The claims to test on a table: orders and bands.
+
+    What the paper claims is asked of its methods as they are meant; a variant of one, such as a rule with a printing
+    error, is compared with that method alone.
+    """
+    variants = dict(table.same)
+    own = tuple(one for one in table.own if one not in variants and any(one in found for found in rows.values()))
     if table.by == "round":
         last = list(rows)[-1]
         claims = [every_round(one, min(3, int(last)), table.random) for one in own]
@@ -213,9 +228,11 @@ def claims_of(table: PaperTable, rows: Rows) -> list[Claim]:
         if "Variance only" in found:
             claims += [above(row, one, other) for one in own for other in ("Variance only", f"{one}, bias only")]
         elif "BADGE" in found:
-            claims += [below_all(row, table.random), not_below(row, own, "BADGE")]
+            claims += [below_all(row, table.random, variants), not_below(row, own, "BADGE")]
         else:
             claims += [*(above(row, one, table.random) for one in own), best(row, own)]
+        both = [(one, variant) for variant, one in variants.items() if variant in found and one in found]
+        claims += [replace(above(row, *pair), from_paper=False) for pair in both]
     return claims
 
 
@@ -247,8 +264,8 @@ def _scored(records: list[Record], setting: Setting) -> list[Record]:
 def _picture(table: PaperTable, runs: list[SheetRuns], ours: Rows, curves: Mapping[str, Mapping[str, Curves]]) -> bytes:
     titles = _titles(table, runs)
     if table.by != "last":
-        shown = {titles[name]: {_legend_name(one): found[one] for one in found} for name, found in curves.items()}
-        return curve_panels(shown)
+        panels = {titles[name]: {_legend_name(one): found[one] for one in found} for name, found in curves.items()}
+        return curve_panels(panels)
     columns = dict.fromkeys(column for found in ours.values() for column in found)
     by_name = {}
     for column in columns:

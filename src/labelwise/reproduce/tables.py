@@ -7,12 +7,12 @@ is in `differences`, and on the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from labelwise.bench.data.catalogue import CATALOGUE, availability
-from labelwise.bench.models.registry import DEEP, ModelSpec
+from labelwise.bench.models.registry import DEEP, ModelSpec, read_model
 from labelwise.bench.suite.suite import DataSpec, StrategySpec, Suite
 from labelwise.errors import SourceError
 
@@ -35,7 +35,8 @@ class Sheet:
     valid: bool = False  # whether rows are set aside, labelled free of charge, as in the paper
     column: str = ""  # where the paper's columns are not strategies
     limit: int | None = None
-    changes: tuple[str, ...] = ()  # what was changed to fit the data that are there
+    changes: tuple[str, ...] = ()  # what was changed to fit the data that are there, or by --set
+    centred: bool = True  # whether each channel of images has mean 0 and deviation 1
 
     @property
     def name(self) -> str:
@@ -53,10 +54,11 @@ class PaperTable:
     by: str  # what is in it: the "area" under the curve, the accuracy by "round", or the "last" accuracy
     sheets: tuple[Sheet, ...]
     differences: tuple[str, ...]
-    compat: tuple[str, ...]  # what --paper-compat does
-    compatible: Callable[[Sheet], Sheet]
+    compat: tuple[str, ...] = ()  # what --paper-compat does
+    compatible: Callable[[Sheet], Sheet] = lambda sheet: sheet
     random: str = "Random"
     own: tuple[str, ...] = ()  # the columns of the paper's own methods
+    same: tuple[tuple[str, str], ...] = ()  # columns that are compared with a column of another name in the paper
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -83,9 +85,26 @@ def sized(sheet: Sheet, scale: str) -> Sheet:
     return _fitted(replace(sheet, data=data))
 
 
+def changed(sheet: Sheet, changes: Sequence[tuple[str, Any]]) -> Sheet:
+    """The sheet with other inputs, another network or another training.
+
+    Raises:
+        ArgumentError: the network has no such parameter.
+    """
+    for name, value in changes:
+        if name == "centred":
+            sheet = replace(sheet, centred=bool(value))
+        else:
+            sheet = replace(sheet, model=replace(sheet.model, parameters={**sheet.model.parameters, name: value}))
+        sheet = replace(sheet, changes=(*sheet.changes, f"{sheet.name}: run with {name}={value}."))
+    if changes:
+        read_model({"name": sheet.model.name, "kind": sheet.model.kind, **sheet.model.parameters}, "--set")
+    return sheet
+
+
 def suite_of(sheet: Sheet, table: str, seed: int, device: str, processes: int) -> Suite:
     """The suite of a sheet that is sized."""
-    centred = True if CATALOGUE[sheet.data].kind == "image" else None
+    centred = True if sheet.centred and CATALOGUE[sheet.data].kind == "image" else None
     data = DataSpec(
         label=sheet.name,
         name=sheet.data,

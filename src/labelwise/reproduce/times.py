@@ -16,7 +16,7 @@ from typing import Any
 
 from labelwise.errors import ArgumentError, SourceError
 from labelwise.reproduce.registry import Setting, device_of
-from labelwise.reproduce.tables import PaperTable, Sheet, sized
+from labelwise.reproduce.tables import PaperTable, Sheet, changed, sized
 from labelwise.stats.record import Record, read_records
 
 FILE = Path(__file__).with_name("paper_times.json")
@@ -24,9 +24,11 @@ WHERE = {"cuda": "one H200", "cpu": "one core"}
 Times = dict[str, dict[str, dict[str, dict[str, list[float]]]]]  # name, scale, device, sheet: seconds, runs
 
 
-def timed(name: str, smoke: float, small: float, paper: float) -> Callable[[Setting], tuple[float, str]]:
+def timed(
+    name: str, smoke: float, small: float, paper: float, paper_device: str = "cuda"
+) -> Callable[[Setting], tuple[float, str]]:
     """A function that estimates the seconds of a figure: as measured, or else the guesses given here."""
-    guesses = {"smoke": (smoke, "cpu"), "small": (small, "cpu"), "paper": (paper, "cuda")}
+    guesses = {"smoke": (smoke, "cpu"), "small": (small, "cpu"), "paper": (paper, paper_device)}
 
     def seconds(setting: Setting) -> tuple[float, str]:
         found = measured_times().get(name, {}).get(setting.scale, {})
@@ -65,7 +67,7 @@ def measure_times(folders: Iterable[Path]) -> Times:
     times: Times = {}
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if {"name", "scale", "command", "environment"} <= set(found):
+        if {"name", "scale", "command", "environment"} <= set(found) and "changes" not in found:
             device = "cpu" if "CPU" in found["environment"]["device"] or "--device cpu" in found["command"] else "cuda"
             times.setdefault(found["name"], {}).setdefault(found["scale"], {})[device] = _of(path, found)
     return times
@@ -76,7 +78,8 @@ def _of(path: Path, found: dict[str, Any]) -> dict[str, list[float]]:
     records = path.with_name(f"{path.stem}.jsonl.gz")
     if not records.is_file():
         rows = found["sheets"] if isinstance(found.get("sheets"), dict) else {"": None}  # those of sabal/table3
-        return {row: [round(found["cpu_seconds"] / len(rows), 1), 1] for row in rows}
+        seeds = len(found["seeds"]) if isinstance(found.get("seeds"), list) else 1
+        return {row: [round(found["cpu_seconds"] / len(rows), 1), seeds] for row in rows}
     every = read_records(records)
     if "sheets" not in found:
         return {"": [_seconds(every), len({record.seed for record in every})]}
@@ -119,6 +122,7 @@ def chosen(table: PaperTable, setting: Setting) -> tuple[list[Sheet], list[str]]
         except SourceError as error:
             missing.append(f"Not run: {error}.")
             continue
+        fitted = changed(fitted, setting.changes)
         found.append(fitted if setting.seeds is None else replace(fitted, seeds=setting.seeds))
     if not found:
         raise SourceError(" ".join(missing))

@@ -14,7 +14,10 @@ from labelwise.rng import Key
 
 MADE = "made"
 VALID = 0.1  # share of the rows to choose from, or of the persons, that regression is validated on
-WHOLE_POOLS = ("cifar10", "cifar10-full")  # the authors take the first 15,000 rows of the others
+WHOLE_POOLS = ("cifar10", "cifar10-full", "stl10")  # the authors take the first 15,000 rows of the others
+COLOUR = (*WHOLE_POOLS, "svhn")
+STL_TEST = 2000  # rows: the paper splits the 13,000 labelled rows of STL-10 in its own way
+COLOUR_RATE = 1e-3  # the learning rate of ResNet-18
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Split:
 def sizes_of(task: str, scale: str, name: str) -> Sizes:
     """The sizes of a scale for a data set."""
     sizes = (NUMBERS if task == "regress" else SIZES)[scale]
+    if scale == "paper" and name in COLOUR:
+        sizes = replace(sizes, lr=COLOUR_RATE)
     return replace(sizes, limit=None) if scale == "paper" and name in WHOLE_POOLS else sizes
 
 
@@ -65,6 +70,17 @@ def made() -> Data:
     labels_N = rows_ND[:, 0] + rows_ND[:, 1].square()
     parts = [Pool.of(rows_ND[part], labels=labels_N[part]) for part in (slice(0, 160), slice(160, 200))]
     return Data(MADE, "table", "regress", "rmse", parts[0], parts[1], None, None, "none")
+
+
+def as_the_paper(data: Data, seed: int, scale: str) -> Data:
+    """The data set with the paper's split, which differs from the official one for STL-10."""
+    if data.name != "stl10" or scale != "paper":
+        return data
+    inputs = torch.cat([part.inputs(part.ids) for part in (data.pool, data.test)])
+    whole = Pool.of(inputs, labels=torch.cat([data.labels, data.test_labels]), classes=data.classes)
+    order = whole.ids[Key(seed).fold("stl10").uniform(whole.ids).argsort()]
+    test = min(STL_TEST, len(order) // 4)
+    return replace(data, pool=whole.subset(order[test:].sort().values), test=whole.subset(order[:test].sort().values))
 
 
 def split_ways(data: Data, seed: int) -> tuple[Split, Split]:

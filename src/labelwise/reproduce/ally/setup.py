@@ -21,26 +21,43 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.bench.data.catalogue import dataset_entry
+from labelwise.bench.data.features import on_device
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.models.networks import mlp, resnet18
+from labelwise.bench.models.paper_training import PLAIN
+from labelwise.bench.suite.job import ROWS, repeatable
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.loop import rounds
 from labelwise.pool import Pool
 from labelwise.recipes import Recipe
-from labelwise.reproduce.ally.data import MADE, NUMBERS, Sizes, Split, copied, made, sizes_of, split_ways
+from labelwise.reproduce.ally.data import (
+    MADE,
+    NUMBERS,
+    Sizes,
+    Split,
+    as_the_paper,
+    copied,
+    made,
+    sizes_of,
+    split_ways,
+)
 from labelwise.reproduce.curves import CurveStore, in_processes
-from labelwise.reproduce.registry import Setting, device_of
+from labelwise.reproduce.registry import Setting, device_of, trains_together
 from labelwise.reproduce.tables import present
 from labelwise.rng import Key
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, Signal
 from labelwise.stats.record import Record
 from labelwise.strategies import Ally, Random
 from labelwise.train import PrimalDual, TorchLearner
+from labelwise.train.torch.together import run_together
 
-UNBOUNDED = PrimalDual(epsilon=1e9)
+RIGHT = 0.99  # of the labelled rows: training ends there, for every method
+UNBOUNDED = PrimalDual(epsilon=1e9, stop=RIGHT)
+BATCH = 64  # rows of a gradient step
 CLASS_BOUND, NUMBER_BOUND = 0.2, 0.1  # epsilon, in nats and in variances of the target
+AT_ONCE = 5  # seeds that are run together: what is stopped loses the curves that are not complete
 COMPAT_VALID, COMPAT_PATIENCE = 0.15, 2
 Contender = tuple[str, Recipe, PrimalDual]  # a name, how it chooses, how it trains
 
@@ -72,17 +89,12 @@ class Study:
     def learner(self, objective: PrimalDual, valid: Pool | None = None) -> TorchLearner:
         """Adam from fresh weights by this objective."""
         number = self.data.task == "regress"
-        patience = COMPAT_PATIENCE if self.setting.paper_compat else self.sizes.patience
-        return TorchLearner(
-            self.factory(),
-            lr=self.sizes.lr,
-            epochs=self.sizes.epochs,
-            holdout=0,
-            valid=None if valid is None else (valid, valid.labels),
-            patience=20 if valid is None else patience,
-            objective=objective,
-            loss="mse" if number else "cross_entropy",
-        )
+        stop: dict[str, Any] = {}
+        if valid is not None:
+            patience = COMPAT_PATIENCE if self.setting.paper_compat else self.sizes.patience
+            stop = {"valid": (valid, valid.labels), "keep": "loss" if number else "accuracy", "patience": patience}
+        how: dict[str, Any] = {**PLAIN, "lr": self.sizes.lr, "epochs": self.sizes.epochs, "batch": BATCH, **stop}
+        return TorchLearner(self.factory(), objective=objective, loss="mse" if number else "cross_entropy", **how)
 
     def curves(self, contenders: list[Contender], split: Split | None = None) -> list[Record]:
         """Records of all contenders, seed by seed, on the same first batch and first weights.
@@ -93,6 +105,11 @@ class Study:
         seeds = range(self.setting.seed, self.setting.seed + self.sizes.seeds)
         tasks = [(contender, seed) for seed in seeds for contender in contenders]
         left = [task for task in tasks if not self.saved_curve(*task, part)]
+        if left and trains_together(self.setting):
+            for first in range(seeds.start, seeds.stop, AT_ONCE):
+                some = [task for task in left if first <= task[1] < first + AT_ONCE]
+                self._run_together(some, part, min(AT_ONCE, len(seeds)))
+            left = []
         if self.setting.processes > 1 and self.setting.work is not None and len(left) > 1:
             quiet = replace(self.setting, on_progress=_ignore)
             jobs = [(quiet, self.data.name, self.sizes, part.name, *task) for task in left]
@@ -105,6 +122,16 @@ class Study:
                 self.setting.on_progress(_progress_line(found))
             records += found
         return records
+
+    def _run_together(self, tasks: list[tuple[Contender, int]], part: Split, slots: int) -> None:
+        """Run these curves round by round, all networks trained at once."""
+        curves = [functools.partial(self.one, *task, part) for task in tasks]
+        with repeatable(device_of(self.setting)):
+            for outcome in run_together(curves, slots):
+                if outcome is not None and outcome.error is not None:
+                    raise outcome.error
+                if outcome is not None:
+                    self.setting.on_progress(_progress_line(outcome.value))
 
     def saved_curve(self, contender: Contender, seed: int, part: Split) -> list[Record]:
         """The stored curve of a contender; none if it was not run."""
@@ -120,8 +147,9 @@ class Study:
         return f"{self.data.name}{part.name and ' by ' + part.name}/network/{name}/{seed}"
 
     def _folder(self, part: Split) -> CurveStore:
-        """The store of curves; its file names depend on all settings."""
-        what = (self.data.name, len(part.pool), part.name, self.sizes, self.setting.seed, self.setting.paper_compat)
+        """The store of curves; its file names depend on all settings but the number of seeds."""
+        sizes = replace(self.sizes, seeds=0)
+        what = (self.data.name, len(part.pool), part.name, sizes, self.setting.seed, self.setting.paper_compat)
         return CurveStore(self.setting.work, repr(what))
 
     def one(self, contender: Contender, seed: int, part: Split) -> list[Record]:
@@ -136,6 +164,7 @@ class Study:
                 start=self.sizes.start,
                 test=(part.test, part.test.labels),
                 seed=seed,
+                batch=ROWS[device_of(self.setting)],
                 name=self._run(name, seed, part),
             )
         )
@@ -162,7 +191,7 @@ def prepare_study(setting: Setting, small: str = "digits", paper: str = "mnist",
         return Study(made(), NUMBERS["smoke"], setting)
     sizes = sizes_of(dataset_entry(name).task, setting.scale, name)
     sizes = replace(sizes, batch=times * sizes.batch, seeds=setting.seeds or sizes.seeds)
-    data = load(name, seed=setting.seed, limit=sizes.limit)
+    data = as_the_paper(load(name, seed=setting.seed, limit=sizes.limit), setting.seed, setting.scale)
     labels = sizes.start + sizes.rounds * sizes.batch
     if labels > len(data.pool):
         raise ArgumentError(
@@ -170,7 +199,7 @@ def prepare_study(setting: Setting, small: str = "digits", paper: str = "mnist",
             "scale; take a smaller --scale or another --data"
         )
     setting.on_progress(f"{data.name}: {len(data.pool)} rows to choose from, {len(data.test)} to test on")
-    return Study(data, sizes, setting)
+    return Study(on_device(data, device_of(setting)), sizes, setting)
 
 
 def _saved_study(setting: Setting) -> Study:
@@ -209,8 +238,10 @@ def _curve(job: tuple[Setting, str, Sizes, str, Contender, int]) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _loaded(setting: Setting, data: str, sizes: Sizes) -> Study:
-    found = made() if data == MADE else load(data, seed=setting.seed, limit=sizes.limit)
-    return Study(found, sizes, setting)
+    if data == MADE:
+        return Study(made(), sizes, setting)
+    found = as_the_paper(load(data, seed=setting.seed, limit=sizes.limit), setting.seed, setting.scale)
+    return Study(on_device(found, device_of(setting)), sizes, setting)
 
 
 def _split_named(study: Study, name: str) -> Split:
@@ -221,7 +252,7 @@ def _split_named(study: Study, name: str) -> Split:
 
 def ally(epsilon: float | str = CLASS_BOUND, clusters: int | None = None, name: str = "ally") -> Contender:
     """ALLY with this bound and number of clusters."""
-    bound = PrimalDual(epsilon=epsilon)  # type: ignore[arg-type]
+    bound = PrimalDual(epsilon=epsilon, stop=RIGHT)  # type: ignore[arg-type]
     return name, Recipe(name, Ally(clusters=clusters), Random(), bound), bound
 
 

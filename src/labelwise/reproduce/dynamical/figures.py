@@ -21,9 +21,9 @@ from labelwise.reproduce.dynamical.setup import SIZES, Bench, Sizes, model_of, p
 from labelwise.reproduce.plots import bars, lines, points
 from labelwise.reproduce.registry import Reproduction, Result, Setting
 from labelwise.reproduce.times import timed
-from labelwise.reproduce.verdicts import stat_of
+from labelwise.reproduce.verdicts import best, stat_of, word
 from labelwise.session import Session
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.stats.curves import learning_curves
 from labelwise.stats.record import Record
 from labelwise.strategies import Dynamical, Random
@@ -187,33 +187,28 @@ def _variants(setting: Setting, bench: Bench) -> tuple[list[Record], dict[str, A
 
 
 def _highest(areas: dict[str, list[float]]) -> str:
-    """Which gamma is highest, and whether it differs from the paper's by more than the deviations over seeds."""
+    """Which gamma is highest, and whether the paper's is above all others, by seed."""
     stats = {name: stat_of(100 * value for value in values) for name, values in areas.items()}
-    order = sorted(stats, key=lambda name: -stats[name].mean)
-    shown = ", ".join(f"{name} {stats[name]}" for name in order)
-    other = next(name for name in order if name != THEIRS)
-    own, gap = stats[THEIRS], stats[THEIRS].mean - stats[other].mean
-    text = f"Mean accuracy over the rounds in per cent, its deviation over seeds: {shown}. The paper finds gamma = 2"
-    if own.std is None:
-        return f"{text}; that it is highest **cannot be said** of one seed."
-    if abs(gap) <= max(own.std, stats[other].std or 0.0):
-        apart = f"{abs(gap):.2f} points, less than a deviation"
-        return f"{text}; that it is highest **cannot be said**: no measurable difference to {other} ({apart})."
-    return f"{text}; that it is highest **{'holds' if gap > 0 else 'does not hold'}**."
+    listed = ", ".join(f"{name} {stats[name]}" for name in sorted(stats, key=lambda name: -stats[name].mean))
+    holds, tested = best("all", (THEIRS,)).ask({"all": stats})
+    return (
+        f"Mean accuracy over the rounds in per cent, its deviation over seeds: {listed}. The paper finds gamma = 2 "
+        f"highest: **{word(holds)}** ({tested})."
+    )
 
 
 def _agreement(taus: dict[str, float], draws: int) -> str:
     """Whether the orders agree by more than chance: twice the deviation that tau has between unrelated orders."""
     chance = 2 * math.sqrt(2 * (2 * draws + 5) / (9 * draws * (draws - 1)))
-    said = []
+    lines = []
     for when, tau in taus.items():
         word = (
             "holds" if tau > chance else "does not hold: the orders are opposed" if tau < -chance else "cannot be said"
         )
-        said.append(f"- {when}: tau = {tau:.2f}: **{word}**")
+        lines.append(f"- {when}: tau = {tau:.2f}: **{word}**")
     return (
         "The paper finds a strong agreement between the two. Whether there is any, beyond the "
-        f"{chance:.2f} that {draws} unrelated pairs reach by chance:\n\n" + "\n".join(said)
+        f"{chance:.2f} that {draws} unrelated pairs reach by chance:\n\n" + "\n".join(lines)
     )
 
 
@@ -249,7 +244,7 @@ def _format_number(value: float | None) -> str:
 
 __all__ = ["REPRODUCTIONS", "SIZES", "Sizes", "figure1", "figure2", "figure4", "figure5"]
 
-_SAID = (
+_DIFFERENCES = (
     "The paper leaves open at which parameters kernel and outputs are taken: figures 1 and 2 show both the first "
     "weights and the trained ones.",
     "The kernel of a network with several outputs is its mean over the logits. CIFAR-10 is whole where it is found, "
@@ -262,7 +257,7 @@ _CURVES = "it shows the curves of tables 2 to 9, each in the picture of its tabl
 
 def _entry(number: int, what: str, run: Any, times: tuple[float, float, float]) -> Reproduction:
     name = f"dynamical/figure{number}"
-    return Reproduction(name, PAPER, what, run, ("cifar10",), timed(name, *times), differences=_SAID)
+    return Reproduction(name, PAPER, what, run, ("cifar10",), timed(name, *times), differences=_DIFFERENCES)
 
 
 REPRODUCTIONS = (

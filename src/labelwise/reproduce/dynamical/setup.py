@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from labelwise.bench.data.catalogue import availability
 from labelwise.bench.data.load import Data, load
 from labelwise.bench.models.networks import Factory, mlp, pooled_cnn, resnet18, tutorial_cnn
+from labelwise.bench.models.paper_training import PLAIN
 from labelwise.reproduce.registry import Setting, device_of
 from labelwise.rng import Key
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.train import TorchLearner
 from labelwise.train.learner import Fit
 
@@ -70,10 +71,11 @@ class Bench:
     def learner(self, factory: Factory, epochs: int | None = None) -> TorchLearner:
         """Adam at 0.001 without rows held out, as in the paper; on from the last weights where `epochs` are given."""
         most = self.sizes.training if epochs is None else epochs
-        return TorchLearner(factory, restart=epochs is None, epochs=most, batch=self.sizes.batch, lr=1e-3, holdout=0.0)
+        how: dict[str, Any] = {**PLAIN, "epochs": most, "batch": self.sizes.batch, "lr": 1e-3}
+        return TorchLearner(factory, restart=epochs is None, **how)
 
     def some(self, count: int, purpose: str, among: Tensor) -> Tensor:
-        """So many of these ids, drawn for a purpose."""
+        """`count` of these ids, drawn for a purpose."""
         return among[self.key.fold(purpose).uniform(among).argsort()[:count]].sort().values
 
     def rows(self, ids: Tensor) -> tuple[Any, Tensor]:

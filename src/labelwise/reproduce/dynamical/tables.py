@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from labelwise.bench.models.paper_training import PLAIN
 from labelwise.bench.models.registry import ModelSpec
 from labelwise.bench.suite.suite import StrategySpec
 from labelwise.reproduce.tables import PaperTable, Sheet
@@ -37,8 +38,8 @@ _COMPAT = (
 
 
 def _model(kind: str) -> ModelSpec:
-    how = {"epochs": 2 * INTERVAL, "batch": 128, "lr": 1e-3, "holdout": 0.0, "patience": None, "restart": False}
-    return ModelSpec(kind, kind, {**how, "until": (0.97, 11, INTERVAL)})
+    how = {"epochs": 2 * INTERVAL, "batch": 128, "lr": 1e-3, "restart": False}
+    return ModelSpec(kind, kind, {**PLAIN, **how, "until": (0.97, 11, INTERVAL)})
 
 
 def _methods(badge: bool) -> tuple[StrategySpec, ...]:
@@ -53,12 +54,12 @@ def compatible(sheet: Sheet) -> Sheet:
 
 def _by_round(number: int, what: str, data: str, kind: str, k: int, rounds: int) -> PaperTable:
     sheet = Sheet(what, data, _model(kind), _methods(rounds == 9), 500, k, rounds, 5)
-    said = f"accuracy by round, {what}, batches of {k}"
+    title = f"accuracy by round, {what}, batches of {k}"
     more = (_CALTECH,) if data == "caltech101" else ()
     return PaperTable(
         f"dynamical/table{number}",
         PAPER,
-        said,
+        title,
         "round",
         (sheet,),
         (*_DIFFERENCES, *more),

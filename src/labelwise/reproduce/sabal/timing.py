@@ -25,7 +25,7 @@ from labelwise.labels import make_oracle
 from labelwise.reproduce.plots import bars
 from labelwise.reproduce.registry import Reproduction, Result, Setting, device_of
 from labelwise.reproduce.run_tables import paper_rows
-from labelwise.reproduce.sabal.tables import PAPER, compatible, first_query, vgg16
+from labelwise.reproduce.sabal.tables import OWN, PAPER, SAME, first_query, vgg16
 from labelwise.reproduce.tables import PaperTable, Sheet, pool_rows, suite_of
 from labelwise.reproduce.times import WHERE, chosen, of_run, seconds_of
 from labelwise.reproduce.verdicts import Rows, Stat, claims_text, shorter
@@ -52,9 +52,8 @@ TABLE = PaperTable(
         "sets libraries up, is not in the mean.",
         "VGG-16 has batch norm and one dense layer with an embedding of 512; the paper does not say. All is float32.",
     ),
-    ("IHT by the rule that the paper prints.",),
-    compatible,
-    own=("Greedy", "IHT"),
+    own=OWN,
+    same=((EXPLICIT, "BADGE"), *SAME),
 )  # fmt: skip
 
 
@@ -96,7 +95,7 @@ def table3(setting: Setting) -> Result:
 
 def _session(sheet: Sheet, data: Data, spec: StrategySpec | None, seed: int, device: str) -> Session:
     strategy = Random() if spec is None else spec.strategy()
-    learner = learner_for(sheet.model, data, strategy, False, device)
+    learner = learner_for(sheet.model, data, strategy, device)
     recipe: Any = strategy if spec is None else spec.recipe()
     return Session(data.pool, learner, recipe, classes=data.classes, seed=seed, batch=BATCH)
 
@@ -155,7 +154,7 @@ def _result(
     paper = paper_rows(TABLE.name)
     claims = [shorter(sheet.row, TABLE.own, EXPLICIT) for sheet in sheets]
     claims += [shorter(sheet.row, TABLE.own, "BADGE") for sheet in sheets]
-    their = {**paper, EXPLICIT: paper["BADGE"]}  # the paper's BADGE is the explicit one
+    their = {**paper, **{here: paper[theirs] for here, theirs in TABLE.same}}  # the paper's BADGE is the explicit one
     verdict = claims_text(claims, ours, their)
     named = {name: torch.cuda.get_device_name() for name in ("device",) if device == "cuda"}
     numbers = {"ours": _plain(ours), "papers": _plain(paper), "first_call": first, "sheets": about, **named}
@@ -166,8 +165,8 @@ def _result(
         f"{name}: {one['data']}, {one['rows']} rows to choose from, {one['k']} picks." for name, one in about.items()
     ]
     differences = (*(line for sheet in sheets for line in sheet.changes), *missing, *TABLE.differences)
-    shown = _markdown(ours, paper, [sheet.row for sheet in sheets], setting.scale == "paper")
-    table = "\n\n".join([shown, " ".join(rows)])
+    times = _markdown(ours, their, [sheet.row for sheet in sheets], setting.scale == "paper")
+    table = "\n\n".join([times, " ".join(rows)])
     return Result(numbers, picture, verdict, table, (), tuple(dict.fromkeys(differences)))
 
 
@@ -178,7 +177,7 @@ def _markdown(ours: Rows, paper: Rows, columns: list[str], ratio: bool) -> str:
     for name, found in ours.items():
         cells = [name]
         for column in columns:
-            their = paper.get("BADGE" if name == EXPLICIT else name, {}).get(column)
+            their = paper.get(name, {}).get(column)
             spread = f" ± {found[column].std:.2g}" if found[column].std is not None else ""
             cells += [f"{found[column].mean:.4g}{spread} s", "" if their is None else f"{their} s"]
             cells += ["" if their is None or not ratio else f"{their.mean / found[column].mean:.0f}"]
@@ -187,7 +186,7 @@ def _markdown(ours: Rows, paper: Rows, columns: list[str], ratio: bool) -> str:
 
 
 def _plain(rows: Rows) -> dict[str, Any]:
-    return {row: {name: vars(stat) for name, stat in found.items()} for row, found in rows.items()}
+    return {row: {name: stat.numbers for name, stat in found.items()} for row, found in rows.items()}
 
 
 def _seconds(setting: Setting) -> tuple[float, str]:

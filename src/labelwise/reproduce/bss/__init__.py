@@ -1,0 +1,1 @@
+"""Experiments on RandBSS, whose paper has none."""
