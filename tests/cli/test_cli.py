@@ -60,7 +60,7 @@ def test_a_warning_of_ours_is_one_line(tmp_path: Path) -> None:
     script.write_text(
         "import sys, warnings\n"
         "from labelwise import cli\n"
-        "from labelwise.selection.cost_warning import LongSelection\n"
+        "from labelwise.selection.run import LongSelection\n"
         "def warned():\n"
         "    warnings.warn('this takes hours', LongSelection)\n"
         "    warnings.warn('of others', DeprecationWarning)\n"

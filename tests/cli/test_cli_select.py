@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import labelwise as lw
 from labelwise.cli import app
-from labelwise.cli.progress import ProgressBar
+from labelwise.io.progress_bar import DelayedBar
 
 RNG = np.random.default_rng(0)
 P = RNG.dirichlet(np.ones(5), 20_000).astype("float32")
@@ -41,7 +41,8 @@ def test_a_limit_that_fits_and_one_that_does_not(words: list[str], tmp_path: Pat
     assert isinstance(small.exception, lw.errors.MemoryLimitError)
     needed = re.search(r"allow (\d+MB) or more", str(small.exception))
     assert needed is not None
-    fits = CliRunner().invoke(app, [*words, "-s", "badge", "-k", "9", "--max-memory", needed[1], "--out", str(out)])
+    words = [*words, "--out", str(out), "--force"]
+    fits = CliRunner().invoke(app, [*words, "-s", "badge", "-k", "9", "--max-memory", needed[1]])
     assert fits.exit_code == 0, fits.output
 
 
@@ -54,7 +55,7 @@ def test_an_engine_that_is_not_known_is_refused(words: list[str]) -> None:
 _COMMAND = """
     import sys
     from labelwise.shards.checkpoint import journal
-    journal.EVERY, journal.SHARE = 0.02, 1e9
+    journal.FolderJournal.tuning = journal.Tuning(0.02, 1e9)
     from labelwise.cli import main
     sys.argv = ["labelwise", *sys.argv[1:]]
     main()
@@ -99,7 +100,7 @@ def test_stopped_by_ctrl_c_it_says_how_to_go_on_and_does(words: list[str], tmp_p
 def test_a_stop_before_anything_is_kept_says_so(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object, progress: ProgressBar, **__: object) -> None:
+    def stopped(*_: object, progress: DelayedBar, **__: object) -> None:
         progress(3, 9)
         raise KeyboardInterrupt
 
@@ -114,13 +115,12 @@ def test_a_stop_before_anything_is_kept_says_so(
 def test_the_bar_is_shown_on_a_terminal_after_a_while_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("labelwise.cli.progress.WAIT", 0.0)
     monkeypatch.setenv("COLUMNS", "120")
-    with ProgressBar("choosing", 10) as quiet:
+    with DelayedBar("choosing", 10, wait=0.0) as quiet:
         quiet(5, 10)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with ProgressBar("choosing", 10) as shown:
+    with DelayedBar("choosing", 10, wait=0.0) as shown:
         shown._timer.join()
         shown(5, 10)
         shown._bar.refresh()

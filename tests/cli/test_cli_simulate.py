@@ -13,12 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from labelwise.bench.data.own_table import read_own
 from labelwise.bench.suite.checkpoint import lock_folder
 from labelwise.bench.suite.curve import Curve
 from labelwise.cli import app
+from labelwise.cli.simulate import learner_for
 from labelwise.errors import (
     ArgumentError,
     BudgetError,
@@ -30,6 +33,7 @@ from labelwise.errors import (
     StoreError,
 )
 from labelwise.io.encode_table import fit_table
+from labelwise.rng import Key
 from labelwise.stats.record import read_records, write
 
 RNG = np.random.default_rng(0)
@@ -98,9 +102,9 @@ def test_numbers_from_end_to_end(houses: Path, tmp_path: Path):
         "1 rows without a value in 'price' are left out",
         "column 'name' is left out: its 120 different texts look like names",
         "column 'age': 12 of 119 values are missing",
-        "test RMSE (lower is better)",
+        "Test RMSE by number of labels",
         "Test R² at the last count: random",
-        "kcenter: cannot be compared yet: 2 seeds, 6 or more are needed",
+        "kcenter: cannot be compared yet: 2 seeds, 5 or more are needed",
     ):
         assert text in said
     page = (out / "report.html").read_text()
@@ -128,7 +132,7 @@ def test_classes_of_a_parquet_file_with_draws_for_those_who_ask(tmp_path: Path):
     assert "kind (2 classes) from 1 numeric column and 2 categorical columns; 96 rows" in said
     records = read_records(tmp_path / "out" / "records.jsonl")
     assert [(r.strategy, r.labels) for r in records] == [(s, n) for s in ("random", "margin", "bald") for n in (12, 32)]
-    assert records[1].metrics["accuracy"] > 0.8
+    assert records[1].metrics["accuracy"] > 0.7
 
 
 def picks_in(folder: Path) -> list:
@@ -393,3 +397,88 @@ def test_files_that_cannot_be_read(tmp_path: Path):
             (tmp_path / name).write_text(content)
         with pytest.raises(SourceError, match=text):
             read_own(tmp_path / name, "y")
+
+
+@pytest.mark.slow
+def test_texts_images_and_embeddings_from_end_to_end(tmp_path: Path):
+    rng = np.random.default_rng(2)
+    words = {"good": ["fine", "lovely", "great", "happy"], "bad": ["awful", "broken", "sad", "poor"]}
+    kinds = [("good", "bad")[at % 2] for at in range(80)]
+    texts = [" ".join(rng.choice(words[kind], 4)) + f" {at}" for at, kind in enumerate(kinds)]
+    table = written(tmp_path / "reviews.csv", {"body": texts, "stars": kinds})
+    for at, kind in enumerate(kinds):
+        folder = tmp_path / "photos" / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        shade = 60 if kind == "bad" else 190
+        Image.fromarray((shade + rng.integers(-30, 30, (16, 16, 3))).astype(np.uint8)).save(folder / f"{at}.png")
+    x = rng.normal(size=(80, 3)) + np.array([[2.0], [-2.0]])[[at % 2 for at in range(80)]]
+    np.savez(tmp_path / "vectors.npz", embedding=x, stars=np.array(kinds))
+    short = ("--rounds", 1, "-k", 8, "--seeds", 1, "--strategies", "margin")
+    for place, (words_of, said_of) in enumerate(
+        [
+            ((table, "--text", "body", "--target", "stars", "--encoder", "words"), "2 classes) from texts, "),
+            ((tmp_path / "photos", "--encoder", "pixels"), "2 classes) from images, 456 features each by pixels"),
+            ((tmp_path / "vectors.npz", "--target", "stars"), "2 classes) from vectors, 3 features each of the file"),
+        ]
+    ):
+        out = tmp_path / f"out{place}"
+        code, said = run(*words_of, *short, "--out", out)
+        assert code == 0
+        assert said_of in said
+        last = read_records(out / "records.jsonl")[-1]
+        assert last.run.split("/")[1] == "project"
+        assert last.metrics["accuracy"] > 0.9
+        assert "the linear layer of a labelling project" in (out / "report.html").read_text()
+    features = (tmp_path / "out0" / "features" / "features.npy").stat().st_mtime_ns
+    code, said = run(table, "--text", "body", "--target", "stars", "--encoder", "words", *short[:4], "--seeds", 2,
+                     "--strategies", "margin", "--out", tmp_path / "out0")  # fmt: skip
+    assert "Continuing the runs in the folder" in said
+    assert (tmp_path / "out0" / "features" / "features.npy").stat().st_mtime_ns == features  # computed once
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("project", "Linear"), ("logistic", "LogisticRegression"), ("boosting", "HistGradientBoostingClassifier"),
+     ("mlp", "Sequential")],
+)  # fmt: skip
+def test_each_model_learns_the_classes(tmp_path: Path, model: str, name: str):
+    table = written(tmp_path / "t.csv", {"size": SIZE.tolist(), "kind": ["big" if v > 0 else "small" for v in SIZE]})
+    data = read_own(table, "kind").data(0, 0.2)
+    fit = learner_for(data, "random", model).fit(
+        data.pool, data.pool.ids[:60], data.pool.labels[:60], classes=2, key=Key(0)
+    )
+    assert type(getattr(fit.reader, "model", None) or fit.reader.classifier).__name__ == name
+    right = fit.predict(data.test.inputs(data.test.ids)) == data.test.labels.numpy()
+    assert np.mean(right) > 0.9
+
+
+def test_a_model_that_does_not_fit_the_target_is_refused(houses: Path):
+    for words, text in (
+        (("--model", "logistic"), "predicts classes, and the target holds numbers"),
+        (("--model", "forest"), "--model is project, logistic, boosting, mlp"),
+        (("--encoder", "words"), "encoders are for texts"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            small(houses, houses.parent / "out", *words)
+
+
+def test_the_network_for_numbers_gets_better_with_labels(tmp_path: Path):
+    """As many rows as features and much noise: trained to the end it learnt the noise, and its error rose."""
+    rng = np.random.default_rng(5)
+    columns = {f"x{at}": rng.normal(size=700).tolist() for at in range(8)}
+    signal = 3 * np.array(columns["x0"]) + np.array(columns["x1"])
+    table = written(tmp_path / "t.csv", {**columns, "y": (signal + rng.normal(0, 6, 700)).tolist()})
+    means = []
+    for labels in (20, 60, 100, 200):
+        errors = []
+        for seed in range(3):
+            data = read_own(table, "y").data(seed, 0.5)
+            rows = data.pool.ids[torch.randperm(len(data.pool), generator=torch.Generator().manual_seed(seed))[:labels]]
+            fit = learner_for(data, "random", "mlp").fit(
+                data.pool, rows, data.pool.subset(rows).labels, classes=None, key=Key(seed)
+            )
+            off = np.asarray(fit.predict(data.test.inputs(data.test.ids))) - data.test.labels.numpy()
+            errors.append(float(np.sqrt((off**2).mean())))
+        means.append(np.mean(errors))
+    assert max(np.diff(means)) < 0.15, means
+    assert means[-1] < means[0] - 0.2

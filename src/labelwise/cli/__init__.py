@@ -11,13 +11,18 @@ from typing import Any
 import typer
 
 from labelwise.cli import (
+    annotators,
+    backup,
     bench,
     demo,
+    doctor,
     export,
     import_,
     label,
     label_studio,
     labels_needed,
+    predict,
+    recommend,
     report,
     reproduce,
     select,
@@ -26,25 +31,26 @@ from labelwise.cli import (
     strategies,
     verify,
 )
+from labelwise.cli.command import App
 from labelwise.cli.interrupted import CODE, Stopped
 
-app = typer.Typer(
-    name="labelwise",
-    help="Choose which rows of an unlabelled pool are worth labelling, and show what was saved.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+app = App("Choose which rows of an unlabelled pool are worth labelling, and show what was saved.", "labelwise")
 app.command("demo")(demo.demo)
 app.command("label")(label.label)
 app.command("status")(status.status)
 app.command("resume")(label.resume)
+app.add_typer(annotators.app, name="annotators")
+app.command("doctor")(doctor.doctor)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("predict")(predict.predict)
+app.command("model")(predict.model)
 app.command("import")(import_.import_)
 app.add_typer(label_studio.app, name="label-studio")
 app.command("simulate")(simulate.simulate)
+app.command("recommend")(recommend.recommend)
 app.command("strategies")(strategies.strategies)
 app.command("select")(select.select)
 app.command("labels-needed")(labels_needed.labels_needed)

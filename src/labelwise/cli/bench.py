@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from labelwise.cli.comparison import ENOUGH
+from labelwise.bench import suites
+from labelwise.cli.command import App
+from labelwise.cli.comparison import CALLBACK, ENOUGH
 from labelwise.cli.interrupted import Stopped
 from labelwise.cli.select import MAX_MEMORY
 
@@ -20,12 +23,7 @@ if TYPE_CHECKING:
     from labelwise.bench.suite.runner import Progress
     from labelwise.bench.suite.suite import Skipped
 
-app = typer.Typer(help="The benchmark: data sets and comparisons.", no_args_is_help=True)
-
-
-@app.callback()
-def _bench() -> None:
-    """The benchmark: data sets and comparisons."""
+app = App("The benchmark: data sets, suites and comparisons.")
 
 
 @app.command("data")
@@ -49,14 +47,47 @@ def data() -> None:
     console.print(f"{sum(one.present for one in every)} of {len(every)} found. LABELWISE_DATA names the data folder.")
 
 
+@app.command("suites")
+def list_suites() -> None:
+    """List the packaged suites, which `labelwise bench run NAME` runs."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("name", "what it compares"):
+        table.add_column(title, overflow="fold")
+    for name in suites.names():
+        table.add_row(f"[bold]{name}[/]", suites.summary(name))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"The files are in {suites.FOLDER}: examples for one of your own.",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
 @app.command("run")
 def run(
-    config: Path = typer.Argument(..., metavar="CONFIG.yaml", help="What to run; suite/ has examples."),
+    config: str = typer.Argument(
+        ...,
+        metavar="SUITE",
+        help=f"What to run: a YAML file of your own, or a packaged suite: {', '.join(suites.names())}.",
+    ),
     out: Path = typer.Option(
         None, help="Folder of the run; runs/NAME if not given. Started again, it continues there."
     ),
     processes: int = typer.Option(None, min=1, help="Number of worker processes; replaces that of the configuration."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=f"{MAX_MEMORY} Instead of the configuration's."),
+    callback: list[str] = typer.Option(None, metavar="MODULE:NAME", help=CALLBACK),
+    together: bool = typer.Option(
+        False,
+        "--together",
+        help="Run in this process and train many networks at once: for small networks with device: cuda. "
+        "[dim]Not with --processes.[/]",
+    ),
     plan: bool = typer.Option(False, "--plan", help="Print what would run and what is skipped, and exit."),
 ) -> None:
     """Run data sets x models x strategies x seeds. Each round is saved, so you can stop with Ctrl-C at any time.
@@ -75,12 +106,17 @@ def run(
     from labelwise.bench.suite.job import CACHE
     from labelwise.bench.suite.runner import changed_environment, check_labels, run_suite
     from labelwise.bench.suite.suite import read_suite
+    from labelwise.callbacks import callbacks_named
     from labelwise.errors import ArgumentError
     from labelwise.io.sizes import parse_size
     from labelwise.io.text import many
 
     console = Console()
-    suite = read_suite(config)
+    file = suites.find_suite(config)
+    suite = read_suite(file)
+    callbacks = callbacks_named(callback or ())
+    if together and processes is not None:
+        raise ArgumentError("--together runs in this process; leave out --processes")
     if max_memory is not None:
         parse_size(max_memory)
         suite = replace(suite, max_memory=max_memory)
@@ -108,8 +144,8 @@ def run(
             raise ArgumentError(f"{config}: expected a GPU for cuda, but torch finds none; use device: cpu")
     for line in changed_environment(folder):
         console.print(f"[yellow]The environment has changed since the run was started:[/] {line}", highlight=False)
-    steps = run_suite(suite, config.read_text(encoding="utf-8"), folder, processes)
-    again = _again(config, out, processes, max_memory)
+    steps = run_suite(suite, file.read_text(encoding="utf-8"), folder, processes, callbacks, together)
+    again = _again(config, out, processes, max_memory, callback or (), together)
     try:
         progress = show_progress(steps, console)
     except KeyboardInterrupt:
@@ -120,12 +156,20 @@ def run(
     _end(console, progress, folder, again)
 
 
-def _again(config: Path, out: Path | None, processes: int | None, max_memory: str | None) -> str:
+def _again(
+    config: str,
+    out: Path | None,
+    processes: int | None,
+    max_memory: str | None,
+    callbacks: Sequence[str],
+    together: bool,
+) -> str:
     """The shell command that continues the run."""
-    words = ["labelwise", "bench", "run", str(config)]
+    words = ["labelwise", "bench", "run", config]
     for option, value in (("--out", out), ("--processes", processes), ("--max-memory", max_memory)):
         words += [] if value is None else [option, str(value)]
-    return shlex.join(words)
+    words += ["--together"] if together else []
+    return shlex.join([*words, *(word for path in callbacks for word in ("--callback", path))])
 
 
 def _print_skipped(console: Console, skipped: list[Skipped]) -> None:
@@ -181,6 +225,20 @@ def report(
     for line in write_report(runs, out, command, levels_of(at or ())).lines:
         typer.echo(f"- {line}")
     typer.echo(f"Written: {out / 'report.html'}, report.md, standings.csv, pictures and records next to it")
+
+
+@app.command("instrument")
+def instrument(
+    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Folders of `bench run instrument`, whole or not."),
+    out: Path = typer.Option(Path("labelwise-instrument"), help="Folder for the page."),
+) -> None:
+    """Say which parts of a recipe pay: how rows are chosen, weighed and trained on, and what a certificate predicts."""
+    from labelwise.bench.report.instrument import write_instrument
+
+    command = shlex.join(["labelwise", "bench", "instrument", *map(str, runs), "--out", str(out)])
+    for line in write_instrument(runs, out, command):
+        typer.echo(f"- {line}")
+    typer.echo(f"Written: {out / 'instrument.md'}, and instrument.json with all numbers")
 
 
 @app.command("replay")

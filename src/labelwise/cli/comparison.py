@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labelwise.cli.interrupted import Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from labelwise.bench.data.load import Data
     from labelwise.bench.suite.compare import Comparison
+    from labelwise.recommend import Recommendation
     from labelwise.stats.record import Record
     from labelwise.stats.summary import Table
 
-ENOUGH = "[dim]\\[default: as many as a verdict needs, 6 for one strategy and random, 7 for two or three, ...][/]"
+ENOUGH = "[dim]\\[default: 5, the fewest that a verdict needs][/]"
+CALLBACK = "A callback, told of the record of each round; can be repeated. See docs/callbacks.md."
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -44,17 +48,17 @@ class Presentation:
 
 
 def check_writable(out: Path) -> None:
-    """Raise before the runs if the folder is not writable."""
+    """Raise before the runs if the folder is not writable. Folders that this makes are removed again."""
     from labelwise.errors import StoreError
 
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
-        made = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".labelwise-probe"
         probe.touch()
         probe.unlink()
-        if made:
-            out.rmdir()
+        for folder in made:
+            folder.rmdir()
     except OSError as error:
         raise StoreError(f"--out {out}: results cannot be written there ({error}); name another folder") from error
 
@@ -66,37 +70,73 @@ def check_drawing() -> None:
     import_matplotlib()
 
 
-def parse_names(recipes: str) -> tuple[str, ...]:
-    """Split comma-separated names: each once, random first."""
-    return tuple(dict.fromkeys(["random", *(one.strip() for one in recipes.split(",") if one.strip())]))
+def parse_names(recipes: str, recommended: Callable[[], str] | None = None) -> tuple[str, ...]:
+    """Split comma-separated names: each once, random first, "recommended" as the name of the recipe it stands for."""
+    names = [one.strip() for one in recipes.split(",") if one.strip()]
+    if recommended is not None:
+        names = [recommended() if one == "recommended" else one for one in names]
+    return tuple(dict.fromkeys(["random", *names]))
 
 
-def default_seeds(names: Sequence[str]) -> int:
-    """The fewest seeds with which a verdict on these strategies is possible."""
-    from labelwise.stats.paired import seeds_needed
-    from labelwise.stats.verdict import LEVEL
+def recommendation_for(data: Data, learner: Any, k: int) -> Recommendation:
+    """What is recommended for these rows and this learner."""
+    from labelwise import recipes
 
-    return seeds_needed(max(1, len(names) - 1), LEVEL)
+    return recipes.recommended(learner, data.pool, task=data.task, classes=len(data.classes or ()) or None, k=k)
+
+
+def recommended_for(data: Data, learner: Any, k: int) -> str:
+    """The recipe recommended for these rows and this learner; where that is random, the one that saved most.
+
+    Raises:
+        ArgumentError: it is random itself, and no strategy with records can run.
+    """
+    from labelwise.errors import ArgumentError
+    from labelwise.recommend import to_compare
+
+    found = recommendation_for(data, learner, k)
+    name = to_compare(found)
+    if name == "random":
+        raise ArgumentError(f"random itself is recommended here: {found.why} Name other strategies to compare")
+    return name
 
 
 def show_progress(
     plan: Comparison, records: Iterable[Record], console: Console, about: Presentation
 ) -> tuple[list[Record], bool]:
-    """Collect the records while showing progress; also return whether Ctrl-C stopped the run."""
+    """Collect the records while showing progress; also return whether Ctrl-C stopped the run.
+
+    A terminal has a live display; anywhere else a line is printed for each finished run of a recipe.
+    """
     from rich.live import Live
 
+    from labelwise.errors import TrainingWarning
+
+    warnings.simplefilter("ignore", TrainingWarning)  # what is shown at the end counts them
     taken: list[Record] = []
-    stopped = False
-    with Live(_display(plan, taken, about.metric), console=console, refresh_per_second=4) as live:
-        try:
+    try:
+        if console.is_terminal:
+            with Live(_display(plan, taken, about.metric), console=console, refresh_per_second=4) as live:
+                for record in records:
+                    taken.append(record)
+                    live.update(_display(plan, taken, about.metric))
+        else:
             for record in records:
                 taken.append(record)
-                live.update(_display(plan, taken, about.metric))
-        except KeyboardInterrupt:
-            stopped = True
-    if not console.is_terminal:
-        console.print()  # the display ends without a line end there
-    return taken, stopped
+                if record.round == plan.n:
+                    console.print(_line(plan, taken, about.metric), highlight=False, soft_wrap=True, markup=False)
+    except KeyboardInterrupt:
+        return taken, True
+    return taken, False
+
+
+def _line(plan: Comparison, records: list[Record], metric: str) -> str:
+    """The run that has just ended, in a line."""
+    from labelwise.stats.metric import metric_named
+
+    measured, last = metric_named(metric), records[-1]
+    value = f"{measured.title} {measured.text(last.metrics[metric])}{measured.unit}"
+    return f"{len(records)}/{plan.records} rounds: {last.strategy}, seed {last.seed}, {value} at {last.labels} labels"
 
 
 def complete_seeds(plan: Comparison, records: list[Record]) -> list[Record]:
@@ -157,12 +197,15 @@ def write_results(
     """Write table, page, picture and records; after Ctrl-C, of the seeds that every recipe finished."""
     from rich.markup import escape
 
+    from labelwise.stats import training_warnings
     from labelwise.stats.summary import summarise
 
     if stopped:
         records = _of_complete_seeds(plan, records, out, console, about)
     table = summarise(records, about.metric)
     console.print(_table(table))
+    for line in training_warnings.sentences(records):
+        console.print(f"[yellow]{escape(line)}[/]", highlight=False)
     _write(records, table, out, about)
     for other in about.others:
         console.print(_last(records, other), highlight=False)
@@ -226,23 +269,23 @@ def _last(records: list[Record], metric: str) -> str:
     from labelwise.stats.curves import learning_curves
     from labelwise.stats.metric import metric_named
 
-    shown = metric_named(metric)
+    measured = metric_named(metric)
     curves = learning_curves(records, metric)
-    ends = [f"{name} {shown.text(float(lines.values_ST[:, -1].mean()))}" for name, lines in curves.items()]
-    return f"{shown.title[:1].upper()}{shown.title[1:]} at the last count: {', '.join(ends)}"
+    ends = [f"{name} {measured.text(float(lines.values_ST[:, -1].mean()))}" for name, lines in curves.items()]
+    return f"{measured.title[:1].upper()}{measured.title[1:]} at the last count: {', '.join(ends)}"
 
 
 def _table(table: Table) -> RenderableType:
     """The table for a terminal: means only; the spread is on the page."""
     from rich import box
     from rich.console import Group
-    from rich.table import Table as Shown
+    from rich.table import Table as Grid
     from rich.text import Text
 
-    from labelwise.report.tables import cells, saved_text, seconds
+    from labelwise.report.tables import saved_text, seconds
 
     metric = table.metric
-    shown = Shown(
+    grid = Grid(
         box=box.SIMPLE,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -250,12 +293,23 @@ def _table(table: Table) -> RenderableType:
         "area under the curve, seconds per selection, labels saved",
         title_justify="left",
     )
-    shown.add_column("recipe", no_wrap=True)
-    for title in (*map(str, table.counts), "area", "seconds", "saved"):
-        shown.add_column(title, justify="right", no_wrap=True)
-    for row, texts in zip(table.rows, cells(table)):
-        means = [metric.text(stat.mean) for stat in row.at]
-        area = texts[1 + len(table.counts)]
-        shown.add_row(row.strategy, *means, area, seconds(row.select_seconds), saved_text(row.saved))
+    for title in ("recipe", *map(str, table.counts), "area", "seconds"):
+        if title == "recipe":  # its parts wrap where names are long
+            grid.add_column(title, min_width=max(len(word) for row in table.rows for word in row.strategy.split()))
+        else:
+            grid.add_column(title, justify="right", no_wrap=True)
+    grid.add_column("saved")  # it wraps on a narrow terminal; numbers are never cut
+    for row in table.rows:
+        means = [metric.text(stat.mean) for stat in (*row.at, row.area)]
+        grid.add_row(row.strategy, *means, seconds(row.select_seconds), saved_text(row.saved))
     verdicts = [Text.assemble((row.strategy, "bold"), ": ", row.verdict) for row in table.rows if row.saved]
-    return Group(shown, *verdicts)
+    return Group(grid, *verdicts, Text(at_the_end(table)))
+
+
+def at_the_end(table: Table) -> str:
+    """The metric at the last label count and over the whole curve, of every recipe."""
+    metric = table.metric
+    last = ", ".join(f"{row.strategy} {metric.text(row.at[-1].mean)}{metric.unit}" for row in table.rows if row.at)
+    area = ", ".join(f"{row.strategy} {metric.text(row.area.mean)}{metric.unit}" for row in table.rows)
+    counts = f"At {table.counts[-1]} labels: {last}. " if table.counts else ""
+    return f"{counts}Mean over the curve (area): {area}."

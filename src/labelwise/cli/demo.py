@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from labelwise.cli.comparison import ENOUGH
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from labelwise.bench.data.load import Data
     from labelwise.bench.suite.compare import Comparison
     from labelwise.stats.record import Record
+    from labelwise.train import TorchLearner
 
-RECIPES = "random,margin,badge,typiclust"
+RECIPES = "recommended"
+RUNS = 28  # shared by the recipes: about a minute
 PROTOCOL = {
     "Data": "handwritten digits of scikit-learn, 8 x 8 pixels, 10 classes: 1,438 rows to choose from, 359 test rows",
-    "Model": "multi-layer perceptron 64-128-64-10, trained from new weights in each round (Adam, early stopping)",
+    "Model": "multi-layer perceptron 64-128-64-10, trained from new weights in each round (Adam, all labels, "
+    "a learning rate that falls to zero)",
 }
 NEXT = (
+    ("labelwise recommend --classes 10", "why this recipe, and what the others saved on other data"),
     ("labelwise strategies", "what each needs, costs and cites"),
     ("labelwise demo --recipes entropy,kcenter,probcover+badge --seeds 10", "another comparison"),
     ("labelwise simulate TABLE.csv --target COLUMN", "the same on your own table"),
@@ -33,15 +36,20 @@ def demo(
     out: Path = typer.Option(
         Path("labelwise-demo"), help="Folder for page, picture and records; a full run replaces them."
     ),
-    seeds: int = typer.Option(None, min=1, help=f"Runs of each recipe, each with its own first labels. {ENOUGH}"),
-    recipes: str = typer.Option(RECIPES, help="Recipes to compare, separated by commas; random is always included."),
-    k: int = typer.Option(10, "-k", min=1, help="Labels of each round."),
+    seeds: int = typer.Option(
+        None,
+        min=1,
+        help="Runs of each recipe, each with its own first labels. "
+        "[dim]\\[default: 14 for one recipe and random, fewer for more, 5 at least][/]",
+    ),
+    recipes: str = typer.Option(RECIPES, help="Recipes to compare with random, separated by commas."),
+    k: int = typer.Option(10, "-k", "--k", min=1, help="Labels of each round."),
     rounds: int = typer.Option(12, min=1, help="Rounds after the first labels."),
     label: bool = typer.Option(False, "--label", help="Label the digits yourself, in the browser."),
     port: int = typer.Option(8765, help="With --label: port of the page."),
     no_open: bool = typer.Option(False, "--no-open", help="With --label: do not open a browser."),
 ) -> None:
-    """Compare recipes on 1,797 handwritten digits, with a live display and a page of results.
+    """Compare the recommended recipe with random on 1,797 handwritten digits: a live display and a page of results.
 
     With --label you label the digits yourself, in a project as `labelwise label` makes one.
     """
@@ -50,22 +58,27 @@ def demo(
         return
     from rich.console import Console
 
+    from labelwise.bench.data.load import load
     from labelwise.bench.suite.compare import Comparison
     from labelwise.cli.comparison import (
         Presentation,
         check_drawing,
         check_writable,
-        default_seeds,
         parse_names,
+        recommendation_for,
+        recommended_for,
         show_progress,
         write_results,
     )
     from labelwise.errors import ArgumentError
     from labelwise.io.text import many
+    from labelwise.stats.paired import LEAST
 
     check_drawing()
-    names = parse_names(recipes)
-    plan = Comparison(names, tuple(range(seeds or default_seeds(names))), start=10, k=k, n=rounds)
+    data = load("digits")
+    names = parse_names(recipes, lambda: recommended_for(data, _learner(), k))
+    count = seeds or max(LEAST, RUNS // len(names))
+    plan = Comparison(names, tuple(range(count)), start=10, k=k, n=rounds)
     check_writable(out)
     if plan.start + plan.n * plan.k > POOL:
         raise ArgumentError(
@@ -78,40 +91,49 @@ def demo(
         f"[bold]Labelwise demo[/]: {', '.join(plan.recipes)} on handwritten digits, {each} each, "
         f"{plan.start} to {plan.start + plan.n * plan.k} labels."
     )
+    if RECIPES in recipes:
+        named = recommendation_for(data, _learner(), k).recipe
+        chosen = recommended_for(data, _learner(), k)
+        rather = "" if chosen == named else f"; {chosen} saved most in its records"
+        console.print(f"[dim]{named} is what `labelwise recommend` names for this model and data{rather}.[/]")
     about = Presentation("Handwritten digits, small network", "accuracy", PROTOCOL, NEXT, resumable=False)
-    records, stopped = show_progress(plan, _records(plan), console, about)
+    records, stopped = show_progress(plan, _records(plan, data), console, about)
     write_results(plan, records, out, console, stopped, about)
 
 
-def _records(plan: Comparison) -> Iterator[Record]:
+def _records(plan: Comparison, data: Data) -> Iterator[Record]:
     import torch
 
-    from labelwise.bench.data.load import load
-    from labelwise.bench.models.networks import mlp
     from labelwise.bench.suite.compare import compare
-    from labelwise.train import TorchLearner
 
     torch.set_num_threads(1)  # products this small are faster on one thread
-    data = load("digits")
-    return compare(plan, data, lambda: TorchLearner(mlp(64, 10)), "mlp")
+    return compare(plan, data, _learner, "mlp", "restart")
+
+
+def _learner() -> TorchLearner:
+    from labelwise.bench.models.networks import mlp
+    from labelwise.train import TorchLearner
+
+    return TorchLearner(mlp(64, 10))
 
 
 def _label(out: Path, k: int, port: int, browser: bool) -> None:
     """The digits as image files, and the page to label them on."""
-    from labelwise.cli.label import create_project, default_folder, serve_project, settings_of
-    from labelwise.project.settings import is_project
+    from labelwise.cli.label import Page, check_page, create_project, serve_project, settings_of
+    from labelwise.project.settings import default_folder, is_project
 
-    folder = out / "digits"
+    folder, page = out / "digits", Page(port=port, browser=browser)
     where = default_folder(folder)
+    check_page(page)
     if is_project(where):
         typer.echo(f"Opening the existing project {where}.")
-        serve_project(where, "127.0.0.1", port, None, browser, [])
+        serve_project(where, page)
         return
     write_digits(folder)
     settings = settings_of(
         folder, where, ",".join("0123456789"), False, None, None, "pixels", max(k, 2), None, 1, 0.15, "", 0
     )
-    serve_project(create_project(where, settings), "127.0.0.1", port, None, browser, [])
+    serve_project(create_project(where, settings), page)
 
 
 def write_digits(folder: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from labelwise.errors import ArgumentError, SourceError, extra
+from labelwise.errors import ArgumentError, LabelwiseError, SourceError, extra
+from labelwise.io.files import DAMAGED
 
 
 def read_array(name: str, spec: str) -> np.ndarray:
@@ -17,14 +18,15 @@ def read_array(name: str, spec: str) -> np.ndarray:
         raise SourceError(f"--{name} {spec}: {path} does not exist")
     try:
         if path.suffix == ".npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            with np.errstate(over="ignore"):  # of a shape that no file can have
+                return np.load(path, mmap_mode="r", allow_pickle=False)
         if path.suffix == ".npz":
             return _from_npz(name, path, part)
         if path.suffix in (".parquet", ".pq"):
             return _from_parquet(name, path, part)
-    except (OSError, ValueError) as error:
-        if isinstance(error, ArgumentError | SourceError):
-            raise
+    except LabelwiseError:
+        raise
+    except DAMAGED as error:
         raise SourceError(f"--{name} {spec}: the file cannot be read: {error}") from error
     raise ArgumentError(
         f"--{name} {spec}: expected a .npy, .npz or .parquet file, found {path.suffix or 'no ending'!r}"
@@ -45,7 +47,7 @@ def _split(spec: str) -> tuple[Path, str | None]:
 
 
 def _from_npz(name: str, path: Path, part: str | None) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         names = archive.files
         wanted = part or (name.replace("-", "_") if name.replace("-", "_") in names else None)
         if wanted is None and len(names) == 1:
@@ -54,7 +56,10 @@ def _from_npz(name: str, path: Path, part: str | None) -> np.ndarray:
             raise SourceError(
                 f"--{name} {path}: the file has several arrays: {', '.join(names)}. Choose one with {path}:NAME"
             )
-        return np.asarray(archive[wanted])
+        found = archive[wanted]
+        if not isinstance(found, np.ndarray):
+            raise SourceError(f"--{name} {path}: {wanted!r} is no array. Write the file again with numpy.savez")
+        return found
 
 
 def _from_parquet(name: str, path: Path, part: str | None) -> np.ndarray:

@@ -43,8 +43,10 @@ def import_(
     from labelwise.project.exchange.read_labels import read_labels
 
     with closing(Project.open(project)) as opened:
+        opened.require_features()  # until then the store does not have every row
         settings = opened.settings
-        found = read_labels(file, label=label, key=key, kind=settings.kind, text=settings.text or "text")
+        sets, text = settings.task == "multi", settings.text or "text"
+        found = read_labels(file, label=label, key=key, kind=settings.kind, text=text, sets=sets)
         changes = plan(opened, found, who, predictions=predictions, add_classes=add_classes)
         typer.echo(f"{file.name} ({found.kind}): {len(found.labels):,} labels.")
         _print_changes(changes, predictions, add_classes, replace)

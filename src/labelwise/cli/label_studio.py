@@ -1,4 +1,4 @@
-"""`labelwise label-studio`: send picks to a running Label Studio, and import its annotations."""
+"""`labelwise label-studio`: send picks to a running Label Studio, import its annotations, or be its ML backend."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.command import App
+from labelwise.cli.label import CERTIFICATE, CERTIFICATE_KEY, HOST, NAMES, PROXIES
+
 if TYPE_CHECKING:
     from labelwise.project.exchange.studio_client import Client
 
-app = typer.Typer(help="Label the picks of a round in a running Label Studio.", no_args_is_help=True)
+app = App("Label in a running Label Studio what a project chooses.")
 
 PROJECT = typer.Argument(..., help="The project folder.")
 URL = typer.Option(..., help="Address of Label Studio, such as http://localhost:8080.")
@@ -45,6 +48,7 @@ def push(
 
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
+        opened.require_one_label("labelwise label-studio (`export --format label-studio` and `import` take several)")
         made = send(opened, client, round=round, project_id=project_id, image_url=image_url)
     typer.echo(f"Round {made.round}: {made.created} tasks created in {made.url}/projects/{made.project}")
     if made.existing:
@@ -72,6 +76,7 @@ def pull(
 
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
+        opened.require_one_label("labelwise label-studio (`export --format label-studio` and `import` take several)")
         found = take(opened, client, project_id=project_id, add_classes=add_classes)
     typer.echo(f"{found.labels} labels and {found.skips} skips imported, by {len(found.people)} people.")
     for count, what in (
@@ -87,6 +92,59 @@ def pull(
         )
     for line in found.unusable[:5]:
         typer.secho(f"  skipped: {line}", fg="yellow")
+
+
+@app.command("serve")
+def serve(
+    project: Path = typer.Argument(..., help="The project folder, or the data it was made of."),
+    add_classes: bool = typer.Option(False, "--add-classes", help="Add classes that the project does not have."),
+    host: str = HOST,
+    port: int = typer.Option(9090, help="Port of the backend; if taken, the next free one is used."),
+    token: str = typer.Option(None, help="Token of the backend. [dim]\\[default: made where one is required][/]"),
+    name: list[str] = NAMES,
+    proxy: list[str] = PROXIES,
+    certificate: Path = CERTIFICATE,
+    certificate_key: Path = CERTIFICATE_KEY,
+) -> None:
+    """Be the ML backend of Label Studio: order its tasks, predict, and learn from every annotation.
+
+    [bold]labelwise label-studio serve photos-labelwise[/]
+    [bold]labelwise label-studio serve photos-labelwise --host 0.0.0.0 --name host.docker.internal[/]
+
+    The second line is for a Label Studio in a container. The printed address goes into Settings > Model.
+    """
+    from contextlib import closing
+
+    from labelwise.errors import ExtraError, StoreError, install_command
+    from labelwise.project import Project
+    from labelwise.project.settings import default_folder, is_project
+
+    folder = project if is_project(project) else default_folder(project)
+    if not is_project(folder):
+        raise StoreError(
+            f"{project} is not a project, and {folder} is none either. Make one with: labelwise label {project}"
+        )
+    try:
+        from labelwise.server.connections import Limits
+        from labelwise.server.label_studio import serve_backend
+    except ImportError as error:
+        raise ExtraError(f"The backend needs more packages: {install_command('app')}") from error
+    with closing(Project.open(folder)) as opened:
+        opened.require_one_label("labelwise label-studio (`export --format label-studio` and `import` take several)")
+        for line in opened.warnings:
+            typer.secho(f"warning: {line}", fg="yellow", err=True)
+        serve_backend(
+            opened,
+            host,
+            port,
+            token,
+            name or (),
+            add_classes,
+            typer.echo,
+            limits=Limits(proxies=frozenset(proxy or ())),
+            certificate=certificate,
+            certificate_key=certificate_key,
+        )
 
 
 def _client(url: str, token_env: str, legacy: bool) -> Client:

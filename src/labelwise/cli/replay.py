@@ -27,7 +27,6 @@ def replay(
         Presentation,
         check_drawing,
         check_writable,
-        default_seeds,
         parse_names,
         show_progress,
         write_results,
@@ -35,6 +34,7 @@ def replay(
     from labelwise.errors import ArgumentError
     from labelwise.io.text import many
     from labelwise.project import Project
+    from labelwise.stats.paired import LEAST
 
     if not 0 < test < 1:
         raise ArgumentError(f"--test is a share above 0 and below 1, not {test}")
@@ -42,7 +42,7 @@ def replay(
     with closing(Project.open(project)) as opened:
         found = replay_of(opened)
     names = parse_names(strategies or found.recipe)
-    plan = found.plan(names, seeds or default_seeds(names), k, test)
+    plan = found.plan(names, seeds or LEAST, k, test)
     check_writable(out)
     setup = ComparisonSetup(lambda seed: found.data(seed, test), found.learner, "linear", max_memory)
     check_curves(max_memory, (setup.curve(plan, name, 0, setup.data(0)) for name in plan.recipes))
@@ -50,16 +50,16 @@ def replay(
     torch.set_num_threads(1)  # products this small are faster on one thread
     console = Console()
     last = plan.start + plan.n * plan.k
-    aside = len(found.data(0, test).test)
+    test_rows = len(found.data(0, test).test)
     console.print(
         f"[bold]Labelwise replay[/]: {len(found.rows)} labelled rows of {found.name}, {found.test_rows} of them from "
-        f"the test slice; {aside} are test rows, others for each seed.",
+        f"the test slice; {test_rows} are test rows, others for each seed.",
         highlight=False,
     )
     console.print(f"[yellow]note[/] {ONLY}.", highlight=False)
     protocol = {
         "Data": f"{found.name}: {len(found.rows)} labelled rows, {found.test_rows} of them from the test slice; each "
-        f"seed takes {aside} other test rows",
+        f"seed takes {test_rows} other test rows",
         "Read this with care": ONLY,
         "Model": "the project's: a linear layer on its features, trained to the optimum in each round",
     }

@@ -19,7 +19,7 @@ def report(
 
     from labelwise.errors import StoreError
     from labelwise.project import Project
-    from labelwise.server.report_file import write_report
+    from labelwise.server.report import write_report
 
     path = to if to is not None else project / "report.html"
     if to is not None and to.exists() and not force:

@@ -28,6 +28,12 @@ def reproduce(
     paper_compat: bool = typer.Option(
         False, "--paper-compat", help="Do as the paper where Labelwise differs by default."
     ),
+    together: bool = typer.Option(
+        None, "--together/--one-by-one", help="Train the networks of all runs at once; by default on CUDA."
+    ),
+    change: list[str] = typer.Option(
+        None, "--set", metavar="NAME=VALUE", help="Change the training, such as keep=accuracy; on a page of its own."
+    ),
     page: bool = typer.Option(False, "--page", help="Run nothing; write the page of what has run so far."),
     data: str = typer.Option(None, help="Another data set, for figures; `labelwise bench data` lists them."),
     seed: int = typer.Option(0, min=0, help="The first seed."),
@@ -44,7 +50,7 @@ def reproduce(
         _list(console)
         return
     from labelwise.errors import ArgumentError
-    from labelwise.reproduce.registry import SCALES, Setting, describe_time, named
+    from labelwise.reproduce.registry import SCALES, Setting, describe_time, named, read_changes, stem_of
     from labelwise.reproduce.registry import reproduce as run
 
     sizes = {size: size for size in SCALES}
@@ -61,6 +67,8 @@ def reproduce(
         device,
         paper_compat,
         page,
+        together=together,
+        changes=read_changes(change or ()),
     )
     for name, one in [
         (name, named(name)) for name in dict.fromkeys(names)
@@ -69,7 +77,7 @@ def reproduce(
         console.print(f"[bold]{name}[/], {scale} scale: {time}", highlight=False)
         made_by = [word for word in sys.argv[1:] if word == name or word not in names]  # of this one alone
         result = run(name, setting, out, "labelwise " + shlex.join(made_by))
-        stem = name.replace("/", "-")
+        stem = stem_of(name, setting)
         console.print(result.verdict, highlight=False, markup=False)
         console.print(f"[bold]Written[/]  {out / f'{stem}.md'}, .png, .json", highlight=False, soft_wrap=True)
 
@@ -101,7 +109,7 @@ def _list(console: Console) -> None:
         if one.run is None:
             console.print(f"  {one.name}: {one.why}", highlight=False)
     console.print()
-    console.print("The paper of bss (Sample complexity of deep active learning) has no tables, figures or experiments.")
+    console.print("The paper of bss (Sample complexity of deep active learning) has no experiments: these are our own.")
     console.print(
         f"Times: smoke and small on one core; paper on one H200{_no_cuda()}, or on one core where marked [bold]c[/]."
     )
@@ -117,17 +125,17 @@ def _times(one: Reproduction) -> list[str]:
     from labelwise.errors import LabelwiseError
     from labelwise.reproduce.registry import Setting, describe_time
 
-    shown = []
+    times = []
     for scale, device in (("smoke", "cpu"), ("small", "cpu"), ("paper", "cuda")):
         try:
             text = describe_time(one, Setting(scale, device=device))  # type: ignore[arg-type]
         except LabelwiseError:
-            shown.append("no data")
+            times.append("no data")
             continue
         time, _, where = text.removeprefix("about ").partition(" on ")
         core = " c" if scale == "paper" and "core" in where else ""
-        shown.append(f"{'~' if 'a guess' in where else ''}{time}{core}")
-    return shown
+        times.append(f"{'~' if 'a guess' in where else ''}{time}{core}")
+    return times
 
 
 def _no_cuda() -> str:

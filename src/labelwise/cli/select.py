@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import typer
 from labelwise.cli.interrupted import Stopped
 
 if TYPE_CHECKING:
-    from labelwise.cli.progress import ProgressBar
+    from labelwise.io.progress_bar import DelayedBar
     from labelwise.selection import Selection
 
 MAX_MEMORY = "Memory limit besides data and model: 4GB, 512MB. If it is too small, the error names what would work."
@@ -24,7 +24,7 @@ _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
 
 def select(
     strategy: str = typer.Option(..., "--strategy", "-s", help="The strategy; see `labelwise strategies`."),
-    k: int = typer.Option(..., "-k", help="How many rows to choose."),
+    k: int = typer.Option(..., "-k", "--k", help="How many rows to choose."),
     probs: str = typer.Option(None, metavar="FILE", help=f"Class probabilities (N, C): {_FILE}."),
     label_probs: str = typer.Option(None, metavar="FILE", help="Calibrated class probabilities (N, C)."),
     embedding: str = typer.Option(None, metavar="FILE", help="Embeddings or features (N, D)."),
@@ -51,13 +51,14 @@ def select(
         metavar="FILE",
         help="Write the picks to .csv, .json or .npy (ids only). [dim]\\[default: printed as CSV][/]",
     ),
+    force: bool = typer.Option(False, "--force", help="With --out: replace an existing file."),
 ) -> None:
     """Choose the rows worth labelling next, from arrays in files. Files in .npy form are memory-mapped.
 
     [bold]labelwise select --strategy badge -k 100 --probs p.npy --embedding h.npy --out picks.csv[/]
     """
     from labelwise.cli.files import file_of, read_array
-    from labelwise.errors import ArgumentError
+    from labelwise.errors import ArgumentError, StoreError
 
     if out is not None and out.suffix not in (".csv", ".json", ".npy"):
         raise ArgumentError(f"--out {out}: expected a name ending in .csv, .json or .npy")
@@ -73,14 +74,16 @@ def select(
     for file in (*files.values(), *labelled_files.values()):
         if out is not None and file and out.exists() and file_of(file).exists() and out.samefile(file_of(file)):
             raise ArgumentError(f"--out {out}: this file is also an input. Choose another name")
+    if out is not None and out.exists() and not force:
+        raise StoreError(f"{out} already exists. Choose another file with --out, or replace it with --force")
     arrays = {name: read_array(name.replace("_", "-"), file) for name, file in files.items() if file}
     labelled = {name: read_array(f"labelled-{name}", file) for name, file in labelled_files.items() if file}
 
     from labelwise.arrays import select as choose
-    from labelwise.cli.progress import ProgressBar
+    from labelwise.io.progress_bar import DelayedBar
 
     rows = max((len(array) for array in arrays.values() if array.ndim), default=0)
-    with ProgressBar(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as bar, _resumable(folder, bar):
+    with DelayedBar(f"choosing {k:,} of {rows:,} rows by {strategy}", k) as bar, _resumable(folder, bar):
         picks = choose(
             strategy,
             k,
@@ -110,10 +113,13 @@ def select(
 
 
 @contextmanager
-def _resumable(folder: Path | None, bar: ProgressBar) -> Iterator[None]:
-    """After Ctrl-C, print how far the selection was and how to continue."""
+def _resumable(folder: Path | None, bar: DelayedBar) -> Iterator[None]:
+    """After Ctrl-C, print how far the selection was and how to continue. A refusal leaves no folder."""
+    from labelwise.io.files import no_new_parents
+
     try:
-        yield
+        with no_new_parents(folder) if folder is not None else nullcontext():
+            yield
     except KeyboardInterrupt:
         typer.echo(f"Stopped at {bar.done:,} of {bar.total:,}.", err=True)
         if folder is not None and (folder / "progress.json").exists():

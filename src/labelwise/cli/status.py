@@ -21,11 +21,13 @@ def status(
     with closing(Project.open(project)) as opened:
         progress, worker, meter = opened.store.progress(), opened.heartbeat(), opened.meter()
         found = opened.suspects()
+        encoder = opened.settings.encoder if opened.pending else opened.feature_info.encoder
+        rows = len(opened.data) if opened.pending else len(opened.pool)
         if as_json:
             values = {
                 "project": str(project),
                 "settings": asdict(opened.settings),
-                "encoder": opened.feature_info.encoder,
+                "encoder": encoder,
                 "progress": asdict(progress),
                 "working": asdict(worker),
                 "meter": None if meter is None else asdict(meter),
@@ -36,10 +38,7 @@ def status(
             typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
             return
         settings = opened.settings
-        typer.echo(
-            f"{settings.name}: {len(opened.pool):,} {settings.kind} rows, encoder {opened.feature_info.encoder}, "
-            f"recipe {settings.recipe}"
-        )
+        typer.echo(f"{settings.name}: {rows:,} {settings.kind} rows, encoder {encoder}, recipe {settings.recipe}")
         typer.echo(
             f"  labels   {progress.labels:,} by {progress.people} {'person' if progress.people == 1 else 'people'}"
             + _pace(progress.median_seconds)

@@ -36,9 +36,9 @@ def strategies() -> None:
 
 def facts_of_all() -> list[dict[str, str]]:
     """The facts of every strategy as text, by the title of a column."""
-    from labelwise.strategies import get, names
+    from labelwise.strategies import ALL, get
 
-    return [_facts(name, get(name)) for name in names()]
+    return [_facts(name, get(name)) for name, _ in ALL.items()]
 
 
 def _facts(name: str, strategy: Strategy) -> dict[str, str]:

@@ -23,6 +23,7 @@ SHORT_TITLES = {
     "k rows": "k",
     "row order": "row",
     "ids": "ids",
+    "ties": "tie",
     "blocks": "blk",
     "shards": "shd",
     "labelled order": "lab",
@@ -38,7 +39,7 @@ SHORT_TITLES = {
 def verify(
     names: list[str] = typer.Argument(
         None,
-        metavar="[STRATEGY]...",
+        metavar="STRATEGY",
         help="Names, or my_module:MyStrategy for one of your own; all strategies if none.",
     ),
     seed: int = typer.Option(0, min=0, help="Seed of the random problems."),
@@ -61,14 +62,16 @@ def verify(
 
     from labelwise.errors import ArgumentError
     from labelwise.io.text import many
-    from labelwise.strategies import names as every
+    from labelwise.strategies import ALL
     from labelwise.verify.run import plan_one
 
     if reference is not None and len(names or []) != 1:
         raise ArgumentError("--reference is about one strategy; name exactly one")
+    if json_file is not None and json_file.is_dir():
+        raise ArgumentError(f"--json {json_file} is a folder. Name a file")
     console = Console()
     jobs = []
-    for name in names or every():
+    for name in names or [name for name, _ in ALL.items()]:
         function = _import(reference) if reference is not None and ":" in reference else reference
         jobs.extend(plan_one(_strategy(name), seed, device, reference=function))
     outcomes = _run(jobs, console, out)
@@ -135,6 +138,8 @@ def _run(jobs: list[Job], console: Console, out: Path) -> list[Outcome]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=len(jobs))
         for job in jobs:
+            if not console.is_terminal and (not outcomes or outcomes[-1].strategy != job.name):
+                console.print(f"checking {job.name}", highlight=False)
             bar.update(task, description=f"[bold]{job.name}[/]: {job.check}")
             outcome = run(job)
             if outcome.status == "failed":
