@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from labelwise import train as train
     from labelwise import verify as verify
     from labelwise.arrays import select as select
+    from labelwise.callbacks import Callback as Callback
+    from labelwise.callbacks import ProgressBar as ProgressBar
     from labelwise.loop import rounds as rounds
     from labelwise.pool import Ledger as Ledger
     from labelwise.pool import Pool as Pool
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from labelwise.session import Session as Session
     from labelwise.signals.draws.variational import bayesian as bayesian
     from labelwise.stats.record import Record as Record
+    from labelwise.theory.certificate import certificate as certificate
     from labelwise.train import Mean as Mean
     from labelwise.train import PrimalDual as PrimalDual
     from labelwise.train import SklearnLearner as SklearnLearner
@@ -52,6 +55,7 @@ _HOME = {
     "Greedy": "labelwise.selection",
     "strategies": "labelwise.strategies",
     "select": "labelwise.arrays",
+    "certificate": "labelwise.theory.certificate",
     "bayesian": "labelwise.signals.draws.variational",
     "train": "labelwise.train",
     "Mean": "labelwise.train",
@@ -65,6 +69,8 @@ _HOME = {
     "Record": "labelwise.report",
     "recipes": "labelwise.recipes",
     "Recipe": "labelwise.recipes",
+    "Callback": "labelwise.callbacks",
+    "ProgressBar": "labelwise.callbacks",
     "Session": "labelwise.session",
     "rounds": "labelwise.loop",
     "verify": "labelwise.verify",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labelwise import strategies
+from labelwise.pool.sources.arrays import file_of
+from labelwise.recommend import RECOMMENDED, recommend_for_arrays
+from labelwise.rng import key_of
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.run import RunOptions
-from labelwise.selection.validate import select_from_arrays
-from labelwise.shards.ray import Ray
+from labelwise.selection.memory import block_bytes
+from labelwise.selection.read_pool import PlacementPolicy, placement_note
+from labelwise.selection.run import RunOptions, run_selection
+from labelwise.selection.validate import Inputs, read_inputs, whole_rows
+from labelwise.shards import Shards, shards_of
+from labelwise.shards.factories import array_parts
+from labelwise.shards.ray import Ray, engine_of
 
 
 def select(
@@ -36,22 +45,26 @@ def select(
 ) -> Selection:
     """Choose k rows of a pool described by arrays: NumPy or torch, on any device, the first axis is the rows.
 
+    Frames and Series of pandas, polars and Arrow are taken as well; the ids are then the index of pandas frames.
+
     Nothing is copied: memory-mapped arrays stay mapped and are read block by block. Arithmetic is in float64 if one of
     the arrays is float64, else in float32.
 
     Args:
-        strategy: a name (`labelwise.strategies.names()`) or a Strategy, such as `strategies.ProbCover(delta=0.5)`.
+        strategy: a name (`labelwise.strategies.names()`) or a Strategy, such as `strategies.ProbCover(delta=0.5)`; or
+            "recommended", which chooses one by the arrays that are given and says in the notes why.
         k: how many rows to choose.
         probs: (N, C) class probabilities of the model.
         label_probs: (N, C) expected class probabilities of the labels; `probs` if not given.
-        embedding: (N, D) input of the model's last linear layer, or features of an encoder.
+        embedding: (N, D) input of the model's last linear layer, or features of an encoder. A frame with columns of
+            texts, dates or categories is encoded as by `Pool.frame`.
         log_probs: (N, K, C) log class probabilities under K draws of the model's weights, the same for every row.
         basis: (N, P) functions of the row whose span is the class of models; made from `embedding` if not given.
         duals: (N,) predicted duals of the rows; learned from `labelled=dict(embedding=..., duals=...)` if not given.
         grad_sqnorm: (N,) squared lengths of the gradients of each row's loss by all parameters.
         grad_dot: (N,) inner products of those gradients with the summed gradient of the labelled rows.
         grad_sketch: (N, W) random projections of those gradients.
-        ids: (N,) distinct integers that name the rows; 0..N-1 if not given.
+        ids: (N,) distinct integers, texts or other hashable values that name the rows; 0..N-1 if not given.
         labelled: the same arrays for the rows already labelled, such as `dict(embedding=..., y=...)`.
         seed: the only source of chance. The same seed and rows give the same picks in any order of the rows.
         engine: None for this process; "ray", or a `labelwise.shards.ray.Ray` with its settings, for a
@@ -91,4 +104,48 @@ def select(
         "ids": ids,
     }
     options = RunOptions.of(max_memory, folder, progress)
-    return select_from_arrays(strategies.get(strategy), k, arrays, labelled, seed, engine, options)
+    if strategy != RECOMMENDED:
+        return _select(strategies.get(strategy), k, arrays, labelled, seed, engine, options)
+    k = whole_rows(k)
+    choice = recommend_for_arrays(arrays, labelled, k, options.limit)
+    picks = _select(strategies.get(choice.strategy), k, arrays, labelled, seed, engine, options)
+    return replace(picks, notes={**picks.notes, RECOMMENDED: choice.why})
+
+
+def _select(
+    strategy: Strategy,
+    k: int,
+    arrays: Mapping[str, Any],
+    labelled: dict[str, Any] | None,
+    seed: int,
+    engine: str | Ray | None,
+    options: RunOptions,
+) -> Selection:
+    cluster = None if engine is None else engine_of(engine)
+    inputs = read_inputs(strategy, k, arrays, labelled, options.limit is not None)
+    strategy, k, n, keys = inputs.strategy, inputs.k, len(inputs.ids), inputs.row_keys
+    rows = -(-n // (1 if cluster is None else cluster.parts(n)))  # in one process
+    block = block_bytes(strategy, inputs.size(rows), options.limit)
+    policy = PlacementPolicy(strategy, k, rows, inputs.labelled.n, options.limit)
+    naming = nullcontext() if keys is None else keys.in_errors()
+    with naming, _pool(cluster, inputs, policy, block) as pool:
+        picks = run_selection(strategy, pool, inputs.labelled.in_blocks(block), k, key_of(seed), options)
+        place = placement_note(pool) if cluster is not None and cluster.gpus else ""
+    ids = picks.ids if keys is None else keys.of_ids(picks.ids)
+    notes = {**picks.notes, "place": place} if place else picks.notes
+    return replace(picks, ids=ids, notes=notes, library=inputs.library)
+
+
+@contextmanager
+def _pool(cluster: Ray | None, inputs: Inputs, policy: PlacementPolicy, block: int | None) -> Iterator[Shards]:
+    """Within, the rows in this process or in a cluster's workers; a worker with a GPU calls the policy itself."""
+    if cluster is None:
+        yield shards_of(inputs.ids, inputs.columns, dtype=inputs.dtype).in_blocks(block)
+        return
+    device = ("cuda", replace(policy, share=min(1.0, cluster.gpus))) if cluster.gpus else ("cpu", None)
+    columns, count = inputs.columns, cluster.parts(len(inputs.ids))
+    found = {signal: file_of(inputs.given[signal], column) for signal, column in columns.items()}
+    files = {signal: file for signal, file in found.items() if file is not None}  # of columns that are mapped
+    parts = array_parts(inputs.ids, columns, files, inputs.dtype, count, *device)
+    with cluster.shards(parts, [len(part.ids) for part in parts]) as pool:
+        yield pool if cluster.gpus else pool.in_blocks(block)

@@ -1,5 +1,12 @@
 """The errors that Labelwise raises on purpose. Each text says what was expected, what was found and what to do."""
 
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
 
 class LabelwiseError(Exception):
     """Base class: `except lw.errors.LabelwiseError` catches every error that Labelwise raises on purpose."""
@@ -64,9 +71,38 @@ class ExtraError(LabelwiseError, ImportError):
     """An optional dependency is not installed; the text has the pip command that installs it."""
 
 
-def extra(module: str, name: str) -> ExtraError:
-    """Return the error for a missing `module` that the extra `name` installs."""
-    return ExtraError(
-        f"This needs the package {module!r}, which is not installed. Install it with:\n"
-        f'    pip install "labelwise[{name}]"'
-    )
+def install_command(name: str) -> str:
+    """The pip command that adds the extra `name`, from where this Labelwise was installed: clone, wheel or index."""
+    try:
+        origin = json.loads(distribution("labelwise").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # run from its source, without an installation
+        root = Path(__file__).resolve().parents[2]
+        origin = {"url": root.as_uri(), "dir_info": {}} if (root / "pyproject.toml").is_file() else {}
+    url = origin.get("url", "")
+    path = Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else None
+    if path is not None and path.is_dir():
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f'pip install {editable}"{path}[{name}]"'
+    if path is not None and path.is_file():
+        return f'pip install "labelwise[{name}] @ {url}"'
+    if "vcs_info" in origin:
+        return f'pip install "labelwise[{name}] @ {origin["vcs_info"]["vcs"]}+{url}"'
+    return f'pip install "labelwise[{name}]"'
+
+
+def extra(module: str, name: str, what: str = "This") -> ExtraError:
+    """Return the error for a `module` that is missing, or fails; the extra `name` installs it, and `what` needs it.
+
+    Args:
+        module: the module that cannot be imported.
+        name: the extra of Labelwise that installs it.
+        what: what needs it, at the beginning of the message.
+    """
+    failed, why, how = sys.exception(), "is not installed", "Install it with:"
+    if isinstance(failed, ImportError) and not isinstance(failed, ModuleNotFoundError):
+        why, how = f"is installed but cannot be imported ({failed})", "Install a newer version of it, or all again:"
+    return ExtraError(f"{what} needs the package {module!r}, which {why}. {how}\n    {install_command(name)}")
+
+
+class TrainingWarning(UserWarning):
+    """A fit has hardly begun to learn, or keeps weights far behind its last ones on the labelled rows."""

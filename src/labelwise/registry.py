@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from labelwise.errors import ArgumentError
+from labelwise.io.text import did_you_mean
 from labelwise.selection import Strategy
 
 GROUP = "labelwise.strategies"
@@ -27,7 +29,8 @@ class Registry(Mapping[str, type[Strategy]]):
     """Strategy classes by name: the registered ones in order, then those of installed packages.
 
     The module of an installed package is imported when its strategy is first looked up, not when names are listed. An
-    entry point under a name that is registered already is ignored.
+    entry point under a name that is registered already is ignored. One that cannot be used stops only the look-up of
+    its own name; `items`, `values` and `find` leave it out, with a warning.
     """
 
     def __init__(self) -> None:
@@ -59,6 +62,26 @@ class Registry(Mapping[str, type[Strategy]]):
         if name not in self._classes:
             self._load(_installed()[name])
         return self._classes[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes or name in _installed()
+
+    def find(self, name: str) -> type[Strategy] | None:
+        """The class of a name; None for an unknown one and, with a warning, for one that cannot be used."""
+        try:
+            return self.get(name)
+        except ArgumentError as error:
+            warnings.warn(f"{error}. It is left out; mend or remove that package", stacklevel=3)
+            return None
+
+    def items(self) -> ItemsView[str, type[Strategy]]:
+        """Names and classes of the strategies that can be used."""
+        found = {name: self.find(name) for name in self}
+        return {name: kind for name, kind in found.items() if kind is not None}.items()
+
+    def values(self) -> ValuesView[type[Strategy]]:
+        """Classes of the strategies that can be used."""
+        return dict(self.items()).values()
 
     def __iter__(self) -> Iterator[str]:
         yield from self._classes
@@ -108,6 +131,38 @@ def register(kind: StrategyClass) -> StrategyClass:
     """
     STRATEGIES.add(kind)
     return kind
+
+
+def get(strategy: str | Strategy, parameters: Mapping[str, Any] | None = None) -> Strategy:
+    """The strategy of this name, with default parameters where none are given. A Strategy is returned unchanged.
+
+    Args:
+        strategy: its name, or a Strategy.
+        parameters: of its class, by name.
+
+    Raises:
+        ArgumentError: there is no such strategy, or it refuses a value.
+        TypeError: it has no such parameter.
+
+    >>> from labelwise import strategies  # which registers those here
+    >>> get("bait", {"oversample": 3.0}).oversample
+    3.0
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        word = str(strategy).lower().replace("_", "-").replace(" ", "-")
+        same = next((name for name, kind in STRATEGIES.items() if word in kind.also), None)
+        if isinstance(strategy, str) and ("|" in strategy or "+" in strategy):
+            last = strategy.partition("|")[0].rpartition("+")[2].strip()
+            raise ArgumentError(
+                f"the name of one strategy was expected, found {strategy!r}, which is a recipe. Pass {last!r} here; "
+                "recipes are for lw.Session, lw.rounds, and labelwise label and simulate"
+            )
+        hint = f"; it is called {same!r} here;" if same else did_you_mean(str(strategy), STRATEGIES) or ";"
+        raise ArgumentError(f"there is no strategy {strategy!r}{hint} there are: {', '.join(STRATEGIES)}")
+    kind = STRATEGIES[strategy]
+    return kind(**{**kind.variants.get(strategy, {}), **(parameters or {})})
 
 
 @functools.cache

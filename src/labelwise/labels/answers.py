@@ -9,7 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, LabelError, RowError
+from labelwise.io.frames import check_order, index_of, is_series, plain_values
+from labelwise.io.text import shortened
 from labelwise.pool import Pool
+from labelwise.pool.ids import no_ids
+
+MANY_CLASSES = 1000  # up to which any class number is taken where the number of classes is not known
 
 
 def resolve_classes(classes: int | Sequence[str] | None, pool: Pool) -> int | tuple[str, ...] | None:
@@ -17,8 +22,8 @@ def resolve_classes(classes: int | Sequence[str] | None, pool: Pool) -> int | tu
     if classes is None:
         return pool.classes
     if isinstance(classes, int | np.integer) and not isinstance(classes, bool):
-        if classes < 1:
-            raise LabelError(f"classes must be at least 1, found {classes}")
+        if not 1 <= classes < 2**31:
+            raise LabelError(f"classes must be at least 1, and below 2**31, found {classes}")
         return int(classes)
     if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
         raise LabelError(f"classes must be a number of classes or a list of their names, found {classes!r}")
@@ -34,6 +39,16 @@ def resolve_classes(classes: int | Sequence[str] | None, pool: Pool) -> int | tu
     if len(set(names)) != len(names):
         raise LabelError(f"the names of the classes must differ, found {', '.join(names)}")
     return names
+
+
+def check_class_numbers(numbers: Sequence[float], rows: int) -> None:
+    """Raise LabelError for a class number that makes more classes than a pool with this number of rows can have."""
+    largest = max(numbers, default=0)
+    if largest >= max(rows, MANY_CLASSES):
+        raise LabelError(
+            f"label {largest} would mean {largest + 1} classes, numbered from 0, in a pool of {rows} rows; tell the "
+            "labels as texts, so that each is the name of a class, or pass classes="
+        )
 
 
 def count_classes(task: str, classes: int | Sequence[str] | None, labels: Tensor) -> int:
@@ -58,12 +73,45 @@ def resolve_task(task: Any, learner: Any) -> Literal["classify", "regress"]:
     return "regress" if "regress" in (task, learner_task) else "classify"
 
 
-def check_ids(ids: Any) -> list[int]:
-    """Ids as a list of distinct whole numbers."""
-    rows = np.asarray(ids).reshape(-1)
-    if len(rows) and rows.dtype.kind not in "iu":
-        raise RowError(f"ids must be whole numbers, found {rows[:3].tolist()}")
+def check_index(labels: Any, ids: Any, pool: Pool) -> None:
+    """Raise LabelError where the index of a Series of labels names other rows than `ids`, or in another order."""
+    check_order(labels, ids)
+    index = index_of(labels)
+    if pool.row_keys is None or index is None or index.tolist() == list(plain_values(ids)):
+        return
+    if len(index) and pool.row_keys.knows(index):
+        raise LabelError(
+            f"the index of the labels names other rows of the pool than the ids, such as {index.tolist()[0]!r}. Pass "
+            "labels.loc[ids], or labels.to_numpy() if the labels are in the order of the ids"
+        )
+
+
+def check_no_input(labels: Any, pool: Pool) -> None:
+    """Raise LabelError where a Series of labels is a column of the frame that rows of the pool are made of."""
+    name = getattr(labels, "name", None) if is_series(labels) else None
+    if isinstance(name, str) and name in (pool.columns or ()):
+        raise LabelError(
+            f"the labels are the column {name!r}, which is a part of the rows too: models would read the answer there. "
+            f"Make the pool of Pool.frame(frame, label={name!r}), which leaves it out; if these are other labels, "
+            "rename the Series"
+        )
+
+
+def check_ids(ids: Any, pool: Pool) -> list[int]:
+    """The ids of rows of the pool, by what the user calls them: distinct whole numbers."""
+    if pool.row_keys is None:
+        try:
+            rows = np.asarray(plain_values(ids)).reshape(-1)
+        except ValueError:  # lists of different lengths
+            raise RowError(f"ids must be whole numbers in one list, found {ids!r:.80}") from None
+        if len(rows) and rows.dtype.kind not in "iu":
+            raise RowError(f"ids must be whole numbers, found {shortened(str(rows[:3].tolist()))}.{no_ids(ids)}")
+    else:
+        rows = pool.ids_of(ids).numpy()
     unique, counts = np.unique(rows, return_counts=True)
     if len(unique) != len(rows):
-        raise RowError(f"id {int(unique[counts > 1][0])} is told twice in one call; nothing was recorded")
+        twice = pool.keys_of(unique[counts > 1][:1]) if pool.row_keys else unique[counts > 1]
+        raise RowError(f"id {twice.tolist()[0]!r} is told twice in one call; nothing was recorded")
+    if len(rows) and not -(2**63) <= int(rows.min()) <= int(rows.max()) < 2**63:
+        raise RowError(f"ids must be whole numbers below 2**63, found {int(rows.max())}")
     return [int(row) for row in rows]

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, LabelError, RowError
+from labelwise.io.frames import check_order, is_missing_value, plain_values
+from labelwise.io.text import shortened
+from labelwise.labels.answers import check_no_input
 from labelwise.pool import Pool
 
 Oracle = Callable[[np.ndarray], Any]
@@ -24,21 +27,30 @@ class KnownLabels:
     """
 
     def __init__(self, ids: Any, labels: Any):
-        self._labels = {int(row): label for row, label in zip(np.asarray(ids), _to_list(labels), strict=True)}
+        self._labels = dict(zip(np.asarray(ids).tolist(), _to_list(labels), strict=True))
+        texts = sum(isinstance(label, str) for label in self._labels.values())
+        for row, label in self._labels.items():  # numpy would make texts of them: "nan", "1"
+            if is_missing_value(label) or isinstance(label, str) != (texts > 0):
+                raise LabelError(
+                    f"row id {row!r} has the label {label!r}; a {'class name' if texts else 'number'} was expected. "
+                    "Leave rows without a label out, or pass a function that takes ids and returns their labels"
+                )
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
-        missing = [int(row) for row in ids if int(row) not in self._labels]
+        rows = np.asarray(ids).tolist()
+        missing = [row for row in rows if row not in self._labels]
         if missing:
             raise RowError(f"no label is known for row id {missing[0]} ({len(missing)} such rows of {len(ids)} asked)")
-        return np.asarray([self._labels[int(row)] for row in ids])
+        return np.asarray([self._labels[row] for row in rows])
 
 
 def make_oracle(answers: Any, pool: Pool) -> Oracle:
-    """Make an oracle of what a user passes.
+    """Make an oracle of what a user passes. Rows are named by what the user calls them: `pool.keys_of(ids)`.
 
     Args:
-        answers: a function from ids (k,) to their labels, which is returned as it is; an array with the label of each
-            row of the pool, in order; or None for the labels that came with the pool (class folders, a label column).
+        answers: a function from ids (k,) to their labels, which is returned as it is; an array or Series with the
+            label of each row of the pool, in order; or None for the labels that came with the pool (class folders, a
+            label column).
         pool: the rows.
 
     Returns:
@@ -57,10 +69,13 @@ def make_oracle(answers: Any, pool: Pool) -> Oracle:
                 "or a function that takes ids and returns their labels"
             )
         answers = pool.labels
+    keys = pool.keys_of(pool.ids)
+    check_order(answers, keys)
+    check_no_input(answers, pool)
     labels = _to_list(answers)
     if len(labels) != len(pool):
         raise LabelError(f"the oracle must hold one label for each of the {len(pool)} rows, found {len(labels)} labels")
-    return KnownLabels(pool.ids, labels)
+    return KnownLabels(keys, labels)
 
 
 def to_class_numbers(labels: Any, classes: Sequence[str] | int | None) -> list[int]:
@@ -75,13 +90,20 @@ def to_class_numbers(labels: Any, classes: Sequence[str] | int | None) -> list[i
                     f"label {label!r} is a name, but the names of the classes are not known; pass classes="
                 )
             if label not in names:
-                raise LabelError(f"label {label!r} (entry {position}) is none of the classes {', '.join(names)}")
+                raise LabelError(
+                    f"label {label!r} (entry {position}) is none of the classes {', '.join(names)}; correct it, or "
+                    "declare the class first (Session.add_classes)"
+                )
             numbers.append(names.index(label))
             continue
-        if not isinstance(label, int | float) or not float(label).is_integer():
-            raise LabelError(f"label {label!r} (entry {position}) is not a class number or a class name")
+        if isinstance(label, list):
+            raise LabelError(f"one label for each row was expected, in one list; entry {position} is {label!r:.60}")
+        if not isinstance(label, int | float) or (isinstance(label, float) and not label.is_integer()):
+            is_number = isinstance(label, float) and math.isfinite(label)
+            hint = "; to learn numbers take a regressor, or task='regress'" if is_number else ""
+            raise LabelError(f"label {label!r} (entry {position}) is not a class number or a class name{hint}")
         if label < 0 or (count is not None and label >= count):
-            expected = f"0..{count - 1}" if count is not None else "0, 1, 2 ..."
+            expected = f"0..{count - 1}" if count is not None else "0, 1, 2 ...; tell names of classes as texts"
             raise LabelError(f"label {label} (entry {position}) is outside the classes {expected}")
         numbers.append(int(label))
     return numbers
@@ -98,13 +120,15 @@ def to_numbers(labels: Any) -> list[float]:
 
 
 def _to_list(values: Any) -> list[Any]:
-    """The Python values of an array, a tensor or a sequence."""
+    """The Python values of an array, a tensor, a Series or a sequence."""
+    values = plain_values(values)
     if isinstance(values, Tensor):
         return list(values.detach().cpu().reshape(-1).tolist())
     if isinstance(values, np.ndarray):
         return list(np.atleast_1d(values).tolist())
     if isinstance(values, str | bytes) or not isinstance(values, Sequence | range):
         raise LabelError(
-            f"labels must be a list or an array, one label for each row in the order of the ids; found {values!r}"[:300]
+            "labels must be a list or an array, one label for each row in the order of the ids; found "
+            f"{shortened(repr(values))}"
         )
     return [value.item() if isinstance(value, np.generic | torch.Tensor) else value for value in values]
