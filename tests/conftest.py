@@ -1,8 +1,10 @@
 """Fixtures of more than one file, and markers that follow from fixtures: `browser`, `postgres`, `ray`; and `gpu`."""
 
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +62,16 @@ def new_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[]
 def store_url(new_store_url: Callable[[], str]) -> str:
     """The address of one store that is not there yet."""
     return new_store_url()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster of this machine alone, with two CPUs whatever the machine has."""
+    ray = pytest.importorskip("ray")
+    from labelwise.shards.ray import Ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray warns of its own future defaults
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield Ray(workers=2)
+        ray.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -13,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from labelwise.errors import SourceError
-from labelwise.project.loop.heartbeat import Heartbeat, State
+from labelwise.project import Project
+from labelwise.project.loop.heartbeat import Heartbeat, HeartbeatWriter, State
 from labelwise.project.loop.suspects import Suspect
+from labelwise.project.loop.worker import step
 from labelwise.project.project import Neighbour, RowView
 from labelwise.project.settings import Settings
 from labelwise.project.store import Item, Pick, Round, Store
+from labelwise.project.suggest.suggestions import Suggestions
 from labelwise.server import Auth, make_app
+from labelwise.server.connections import Limits
+from labelwise.server.serve import DEFAULTS, Server, configured
 
 
 def heartbeat(state: State = "idle", message: str = "The worker waits for answers.") -> Heartbeat:
@@ -42,6 +48,8 @@ class FakeProject:
     doubted: list[Suspect] = field(default_factory=list)
     measured: Any = None
     excluded: list[str] = field(default_factory=list)
+    better: list[str] = field(default_factory=list)
+    suggested: Suggestions = field(default_factory=Suggestions)
     warnings: tuple[str, ...] = ()
     asked: list[tuple[int, int]] = field(default_factory=list)
 
@@ -74,11 +82,20 @@ class FakeProject:
     def meter(self) -> Any:
         return self.measured
 
+    def quality(self) -> Any:
+        return None
+
     def heartbeat(self) -> Heartbeat:
         return self.state
 
     def suspects(self) -> list[Suspect]:
         return self.doubted
+
+    def better_features(self) -> list[str]:
+        return self.better
+
+    def suggestions(self) -> Suggestions:
+        return self.suggested
 
     def close(self) -> None:
         self.store.close()
@@ -110,18 +127,28 @@ def fake_project(
     return FakeProject(folder, settings, store, data)
 
 
+def digits_table(folder: Path, rows: int, k: int) -> Settings:
+    """The settings of a project of so many digits as rows of a table, which is written to the folder."""
+    names = [f"p{j}" for j in range(64)]
+    lines = [",".join(names)] + [",".join(f"{value:g}" for value in row) for row in load_digits().data[:rows]]
+    (folder / "digits.csv").write_text("\n".join(lines) + "\n")
+    classes = tuple("0123456789")
+    return Settings(name="digits", kind="table", source="../digits.csv", columns=tuple(names), classes=classes, k=k)
+
+
 @contextlib.contextmanager
-def running(project: Any, auth: Auth) -> Iterator[str]:
+def running(
+    project: Any, auth: Auth, limits: Limits = DEFAULTS, context: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """A real server of the page in a thread; its address."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(64)
-    config = uvicorn.Config(make_app(project, auth), log_level="warning", server_header=False, ws="none")
-    server = uvicorn.Server(config)
+    server = Server(configured(make_app(project, auth), limits, context))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http{'s' if context else ''}://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
@@ -148,3 +175,13 @@ class Browser(httpx.Client):
         assert session is not None
         self.headers["x-csrf-token"] = self.page_auth.csrf(session)
         assert self.post("/who", data={"name": name}).status_code == 204
+
+
+def work(project: Project) -> None:
+    """What the worker does until it has to wait."""
+    heartbeat = HeartbeatWriter(project.folder)
+    try:
+        while step(project, heartbeat):
+            pass
+    finally:
+        heartbeat.close("stopped")

@@ -2,10 +2,12 @@
 
 import ast
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,20 @@ FILES = {
     path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
-HEAVY = ["matplotlib", "sklearn", "scipy", "pandas", "pyarrow", "PIL", "fastapi", "uvicorn", "ray", "datasets"]
+HEAVY = [
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "pandas",
+    "polars",
+    "narwhals",
+    "pyarrow",
+    "PIL",
+    "fastapi",
+    "uvicorn",
+    "ray",
+    "datasets",
+]
 HEAVY += ["sqlalchemy", "psycopg"]
 CLI_HEAVY = ["torch", "numpy", *HEAVY]
 GLOBAL_SEEDS = ("torch.manual_seed", "torch.seed", "random.seed", "np.random.seed")
@@ -53,6 +68,13 @@ def test_every_file_has_a_docstring_and_a_name_that_says_something():
         assert not words & FORBIDDEN_NAMES, name
 
 
+def test_a_long_file_has_a_reason_in_the_architecture_page():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    long = {name for name in FILES if (SOURCE / name).read_text(encoding="utf-8").count("\n") > 500}
+    section = page.split("## Why it is filed so")[1].split("## Chance")[0]
+    assert long == set(re.findall(r"^\| `(\S+)` \|", section, re.MULTILINE))
+
+
 # Words that meant several things, or only something here. The glossary has the field's words.
 RETIRED = """
     door fence guard desk keeper said readout standing working renew kept held gathered room rings board walk drawn
@@ -61,24 +83,118 @@ RETIRED = """
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name in snake case or camel case."""
-    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_"))
+    """The words of a name in snake case or camel case; "held out" is the field's."""
+    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("held_out", "").split("_"))
+
+
+# Of these, the words that values have as plain English names: the cell of a table, the log evidence of a model.
+OF_VALUES = {"cell", "evidence", "learnt", "shown", "packed", "asked", "told", "heard", "marks"}
+
+
+# Each of these meant several things.
+AMBIGUOUS = {"room", "walk", "kept", "held", "standing", "board"}
+
+
+def _names(name: str, tree: ast.AST) -> Iterator[str]:
+    """The names that a file gives: its own, and those of types, functions, arguments, attributes and variables."""
+    yield from name.removesuffix(".py").split("/")
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=one) | ast.FunctionDef(name=one) | ast.AsyncFunctionDef(name=one):
+                yield one
+            case ast.arg(arg=one) | ast.Name(id=one, ctx=ast.Store()) | ast.Attribute(attr=one, ctx=ast.Store()):
+                yield "_".join(_words(one) - OF_VALUES)
 
 
 def test_names_are_the_words_of_the_field():
-    """Names of modules, types and functions; `docs/glossary.md` lists the words to use."""
-    found = []
-    for name, tree in FILES.items():
-        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-        names = [*name.removesuffix(".py").split("/"), *(node.name for node in nodes)]
-        found += [f"{name}: {one}" for one in names if _words(one) & set(RETIRED.split())]
+    """`docs/glossary.md` lists the words to use."""
+    retired = set(RETIRED.split())
+    found = [f"{name}: {one}" for name, tree in FILES.items() for one in _names(name, tree) if _words(one) & retired]
     assert not found, "\n".join(found)
+
+
+def test_ambiguous_words_are_no_names_in_tests_benchmarks_and_scripts_either():
+    """Names of tests are sentences, in which every word may stand."""
+    found = []
+    for path in sorted(path for folder in ("tests", "benchmarks", "scripts") for path in (ROOT / folder).rglob("*.py")):
+        names = _names(path.name, ast.parse(path.read_text(encoding="utf-8")))
+        found += [f"{path.name}: {one}" for one in names if not one.startswith("test_") and _words(one) & AMBIGUOUS]
+    assert not found, "\n".join(found)
+
+
+# Private only by their look, or of torch.
+OF_LIBRARIES = {"_make", "_replace", "_asdict", "_buffers", "_parameters", "_modules", "_version"}
+
+
+def _private_names(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """Private names that a file defines, and those that it takes from objects other than its own or imports."""
+    defined, taken = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=one) | ast.FunctionDef(name=one) | ast.Name(id=one, ctx=ast.Store()):
+                defined.add(one)
+            case ast.Attribute(attr=one, value=ast.Name(id="self" | "cls")):
+                defined.add(one)
+            case ast.Attribute(attr=one) | ast.alias(name=one):
+                taken.add(one)
+    return tuple({one for one in each if re.match(r"_[^_]", one)} for each in (defined, taken))
+
+
+def test_no_package_reaches_into_the_private_state_of_another():
+    packages: dict[str, tuple[set[str], set[str]]] = {}
+    for name, tree in FILES.items():
+        for all_of, new in zip(packages.setdefault(name.split("/")[0], (set(), set())), _private_names(tree)):
+            all_of |= new
+    assert "_fit" in packages["session"][0]
+    for package, (defined, taken) in packages.items():
+        of_others = set[str]().union(*(names for other, (names, _) in packages.items() if other != package))
+        found = (taken - defined - OF_LIBRARIES) & of_others
+        assert not found, f"{package} reads {sorted(found)}"
+
+
+def _public_things() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Classes, functions and methods that the public modules give; no method that overrides a documented one.
+
+    `tests/test_site.py` asks more of the names of `labelwise` itself.
+    """
+    modules = [(name, home) for name in labelwise.__all__ if inspect.ismodule(home := getattr(labelwise, name))]
+    for name, home in (
+        (f"{name}.{one}", getattr(module, one)) for name, module in modules for one in getattr(module, "__all__", ())
+    ):
+        if inspect.isfunction(home):
+            yield name, home
+        if inspect.isclass(home) and home.__module__.startswith("labelwise"):
+            if not issubclass(home, Exception) and not getattr(home, "_is_protocol", False):  # these take no arguments
+                yield name, home
+            for one, value in vars(home).items():
+                plain = getattr(value, "__func__", value)
+                of_base = any(one in vars(base) for base in home.__mro__[1:])
+                if inspect.isfunction(plain) and not one.startswith("_") and not of_base:
+                    yield f"{name}.{one}", plain
+
+
+def _undescribed(one: Callable[..., object]) -> list[str]:
+    """Arguments of a function, or fields of a class, that its docstring does not describe."""
+    text = "\n".join(inspect.getdoc(part) or "" for part in ((one, one.__init__) if inspect.isclass(one) else (one,)))
+    listed = "".join(re.split(r"^(?:Args|Attributes):$", text, flags=re.MULTILINE)[1:])
+    named = {
+        name for line in re.findall(r"^ +(\w+(?:, \w+)*):", listed, flags=re.MULTILINE) for name in line.split(", ")
+    }
+    given = [argument for argument in inspect.signature(one).parameters if argument not in ("self", "cls")]
+    if len(given) == 1 and f"`{given[0]}`" in text:  # the summary says what the only one is
+        return []
+    return [argument for argument in given if argument not in named]
+
+
+def test_public_classes_and_functions_describe_their_arguments():
+    found = {name: missing for name, one in _public_things() if (missing := _undescribed(one))}
+    assert not found, "\n".join(f"{name}: {', '.join(missing)}" for name, missing in found.items())
 
 
 def test_the_glossary_is_sorted_and_short():
     lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     words = [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:]
-    assert words == sorted(words)
+    assert words == sorted(set(words))
     assert 35 <= len(words) <= 60
 
 
@@ -86,12 +202,16 @@ def test_the_glossary_is_sorted_and_short():
 def test_no_keyword_catch_alls_no_overridden_methods_and_no_print_outside_the_command():
     for name, tree in FILES.items():
         for node in ast.walk(tree):
+            if name == "train/parameters.py":  # scikit-learn's signatures
+                continue
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 assert node.args.kwarg is None, (
                     f"{name}:{node.lineno} takes **{node.args.kwarg and node.args.kwarg.arg}"
                 )
         called = {node.func.id: node.lineno for node in _calls(tree) if isinstance(node.func, ast.Name)}
         for node in ast.walk(tree):  # classes are abstract or final: only a constructor goes up
+            if name in ("server/connections.py", "server/serve.py"):  # uvicorn's classes are extended by overriding
+                continue
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "super()":
                 assert node.attr == "__init__", f"{name}:{node.lineno} calls super().{node.attr}"
         assert "print" not in called or name.startswith(("cli/", "__")), f"{name}:{called['print']} prints"
@@ -123,18 +243,19 @@ def test_importing_labelwise_imports_nothing_heavy():
 @pytest.mark.slow
 def test_importing_labelwise_adds_little_to_torch():
     code = (
-        # Of the processor, not of the clock: other processes must not decide this.
-        "import time, torch, numpy\nstart = time.process_time()\nimport labelwise\n"
-        "labelwise.select, labelwise.strategies.names()\nprint(time.process_time() - start)"
+        # Of the processor, and as a share: neither other processes nor a slow machine must decide this.
+        "import time\nstart = time.process_time()\nimport torch, numpy\ntorch_took = time.process_time() - start\n"
+        "import labelwise\nlabelwise.select, labelwise.strategies.names()\n"
+        "print((time.process_time() - start - torch_took) / torch_took)"
     )
-    times = []
+    shares = []
     for _ in range(4):
         run = _python("-c", code)
         assert run.returncode == 0, run.stderr
-        times.append(float(run.stdout))
-        if times[-1] < 0.3:
+        shares.append(float(run.stdout))
+        if shares[-1] < 0.4:  # 0.3 when measured; with scikit-learn 1.2
             break
-    assert min(times) < 0.3, times
+    assert min(shares) < 0.4, shares
 
 
 def test_the_command_package_does_not_import_torch():

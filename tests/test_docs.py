@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import check_language
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -43,14 +44,28 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_glossary_is_short_and_sorted() -> None:
-    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
-    words = [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:]
-    assert words == sorted(set(words))
-    assert len(words) < 60
-
-
 def test_places_in_the_architecture_page_exist() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("| question |")[1].split("## ")[0]
     for place in re.findall(r"`([a-z_/]+(?:\.py|/))`", table):
         assert (ROOT / "src" / "labelwise" / place).exists(), place
+    for place, name in re.findall(r"`([a-z_/]+\.py)` \(`([A-Za-z_.]+)`", table):
+        defined = re.search(rf"(def|class) {name.split('.')[-1]}\b", (ROOT / "src/labelwise" / place).read_text())
+        assert defined, f"{place} has no {name}"
+
+
+def test_no_turns_that_read_as_translated() -> None:
+    found = [
+        f"{path.name}:{line}: {turn}"
+        for path in check_language.sources()
+        for line, turn, _ in check_language.turns_in(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("turn", ["so many", "anew", "is said", "beside", "the middle one"])
+def test_a_banned_turn_is_found(turn: str) -> None:
+    assert [found for _, found, _ in check_language.turns_in(f"One row\nis {turn} here.")] == [turn]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150

@@ -111,3 +111,19 @@ def test_class_names_in_an_array_of_objects_and_bools() -> None:
     for labels in (np.array(["no", "yes"], dtype=object)[Y], Y.astype(bool)):
         records = list(lw.rounds(X, labels, LogisticRegression(), "margin", k=5, n=1, start=10))
         assert records[-1].metrics["accuracy"] > 0.5
+
+
+def test_recipes_on_equal_terms() -> None:
+    def warm(recipe, training, learner=None):
+        learner = learner or lw.TorchLearner(nn.Linear(4, 2), epochs=1)
+        records = list(lw.rounds(X, Y, learner, recipe, k=6, n=1, training=training))
+        return records[-1].notes["training"]["warm_start"]
+
+    assert [warm("dynamical", training) for training in (None, "warm", "restart")] == [True, True, False]
+    assert [warm("margin", training) for training in (None, "warm", "restart")] == [False, True, False]
+    with pytest.raises(errors.ArgumentError, match="the learner has restart=False"):
+        warm("margin", "restart", lw.TorchLearner(nn.Linear(4, 2), restart=False))
+    with pytest.raises(errors.ArgumentError, match="LogisticRegression does not take"):
+        warm("margin", "warm", LogisticRegression())
+    with pytest.raises(errors.ArgumentError, match='"restart", "warm" or None'):
+        warm("margin", "cold")

@@ -8,22 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import half
 import labelwise as lw
+import million
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import half
-    import million
-
-    return million, half
-
-
-def test_the_pool_has_the_spectrum_it_says(scripts, tmp_path: Path):
-    million, _ = scripts
+def test_the_pool_has_the_spectrum_it_says(tmp_path: Path):
     ratios = {}
     for flat in (False, True):
         million.make(tmp_path / str(flat), 4000, 32, 400, flat)
@@ -54,8 +46,7 @@ def test_a_row_of_the_table(tmp_path: Path):
     assert found["extra_mb"] < found["declared_mb"]
 
 
-def test_a_strategy_without_a_plain_form_has_a_row_too(scripts):
-    million, _ = scripts
+def test_a_strategy_without_a_plain_form_has_a_row_too():
     found = {"cpu": 2.0, "clock": 1.0, "reads": 1.0, "extra_mb": 3.0, "declared_mb": 4.0, "alone": True}
     empty = million.line("ally", found)
     beside = million.line("kcenter", found | {"plain": 20.0, "plain_clock": 10.0})
@@ -64,8 +55,7 @@ def test_a_strategy_without_a_plain_form_has_a_row_too(scripts):
 
 
 @pytest.mark.slow
-def test_half_precision_measures_every_strategy(scripts):
-    _, half = scripts
+def test_half_precision_measures_every_strategy():
     assert set(half.OBJECTIVES) < set(lw.strategies.names())
     pool, behind = half.signals(0)
     picks = half.chosen("kcenter", pool, behind, 0)

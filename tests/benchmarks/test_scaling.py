@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 import labelwise as lw
+import scaling
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def scaling() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield importlib.import_module("scaling")
-
-
-def test_a_slope_is_the_power_of_growth(scaling: ModuleType) -> None:
+def test_a_slope_is_the_power_of_growth() -> None:
     sizes = [10, 20, 40, 80]
     assert math.isclose(scaling.slope(sizes, [3 * n**2 for n in sizes]), 2.0)
     assert math.isclose(scaling.slope(sizes, [7.0] * 4), 0.0, abs_tol=1e-12)
     assert 0 < scaling.slope(sizes, [100 + n for n in sizes]) < 1  # what does not grow hides what does
 
 
-def test_growth_is_stated_for_every_strategy_and_along_the_axes_it_has(scaling: ModuleType) -> None:
+def test_growth_is_stated_for_every_strategy_and_along_the_axes_it_has() -> None:
     for name in lw.strategies.names():
         growth = lw.strategies.get(name).growth
         assert growth is not None, name
@@ -40,7 +31,7 @@ def test_growth_is_stated_for_every_strategy_and_along_the_axes_it_has(scaling: 
     assert lw.strategies.get("sabal-iht").growth.k < lw.strategies.get("sabal-greedy").growth.k
 
 
-def test_what_is_above_the_stated_growth_is_called_so(scaling: ModuleType) -> None:
+def test_what_is_above_the_stated_growth_is_called_so() -> None:
     line = {"strategy": "margin", "axis": "N", "sizes": [1, 2], "seconds": [1.0, 4.0], "bytes": [5, 5]}
     line |= {"declared": [10, 10], "slope": 2.0, "memory_slope": 0.5}
     pictures = ["a.png", "b.png"]
@@ -73,7 +64,7 @@ def test_what_is_above_the_stated_growth_is_called_so(scaling: ModuleType) -> No
         ("leverage", "D", (32, 64, 128)),
     ],
 )
-def test_time_grows_no_faster_than_stated(scaling: ModuleType, name: str, axis: str, sizes: tuple[int, ...]) -> None:
+def test_time_grows_no_faster_than_stated(name: str, axis: str, sizes: tuple[int, ...]) -> None:
     """The processor's time, the best of three tries: what else runs on the machine only ever adds to it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -93,7 +84,7 @@ def test_time_grows_no_faster_than_stated(scaling: ModuleType, name: str, axis: 
 
 
 @pytest.mark.slow
-def test_pictures_have_a_panel_for_each_strategy(scaling: ModuleType, tmp_path: Path) -> None:
+def test_pictures_have_a_panel_for_each_strategy(tmp_path: Path) -> None:
     line = {"axis": "N", "sizes": [1, 2], "seconds": [1.0, 4.0], "bytes": [0, 5_000_000]}
     lines = [{**line, "strategy": f"s{number}"} for number in range(6)]
     scaling.draw(lines, "bytes", "MB", 1e6, tmp_path / "a.png")
@@ -103,7 +94,7 @@ def test_pictures_have_a_panel_for_each_strategy(scaling: ModuleType, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="private memory is read from /proc")
 def test_a_run_measures_time_and_memory_within_what_is_declared(
-    scaling: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"N": 2000, "C": 3, "D": 4, "k": 4}
     monkeypatch.setattr(scaling, "BASE", small)
@@ -119,7 +110,7 @@ def test_a_run_measures_time_and_memory_within_what_is_declared(
     assert scaling.main(["--only", "nothing"]) == 2
 
 
-def test_the_docs_say_what_the_code_declares(scaling: ModuleType) -> None:
+def test_the_docs_say_what_the_code_declares() -> None:
     text = (ROOT / "docs" / "scale.md").read_text()
     for line in scaling.declared():
         assert line in text, "python benchmarks/scaling.py --declared"

@@ -5,9 +5,10 @@ import torch
 
 from labelwise.errors import ArgumentError, RowError
 from labelwise.train import Mean, Objective, PrimalDual, Weighted
-from labelwise.train.objectives.objective import scaled
+from labelwise.train.objectives.objective import Sampled, scaled
+from labelwise.train.objectives.primal_dual import WeightedPrimalDual
 
-OBJECTIVES = [Mean(), Weighted(), PrimalDual()]
+OBJECTIVES = [Mean(), Sampled(), Weighted(), PrimalDual(), WeightedPrimalDual()]
 N = 8
 
 
@@ -16,7 +17,9 @@ def losses() -> torch.Tensor:
 
 
 def test_every_objective_is_in_this_suite():
-    ours = {kind for kind in Objective.__subclasses__() if kind.__module__.startswith("labelwise")}
+    direct = Objective.__subclasses__()
+    found = {*direct, *(kind for one in direct for kind in one.__subclasses__())}
+    ours = {kind for kind in found if kind.__module__.startswith("labelwise.train")}
     assert {type(objective) for objective in OBJECTIVES} == ours
 
 

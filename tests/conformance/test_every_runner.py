@@ -12,7 +12,6 @@ import sys
 import textwrap
 import threading
 import time
-import warnings
 
 import cloudpickle
 import numpy as np
@@ -35,6 +34,7 @@ from labelwise.shards.placement import Placement
 from labelwise.shards.ray import Ray
 from labelwise.signals.read import Labelled
 from labelwise.signals.spec import Embedding, Probs
+from tuned import AFTER_EVERY_ANSWER, tuned
 
 NONE = Shards([])
 
@@ -93,7 +93,7 @@ def _calls_in_snapshot(name, inputs, ids, at, folder, labelled=NONE):
     strategy = lw.strategies.get(name)
     about = {"strategy": repr(strategy), "k": 12, "key": repr(Key(2))}
     try:
-        with contextlib.closing(FolderJournal(folder, about, pool, labelled, every=0.0)) as journal:
+        with contextlib.closing(FolderJournal(folder, about, pool, labelled)) as journal:
             picks = strategy.select(pool.with_journal(journal), labelled.with_journal(journal), 12, Key(2))
             journal.remove()
     except Killed:
@@ -104,7 +104,7 @@ def _calls_in_snapshot(name, inputs, ids, at, folder, labelled=NONE):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))  # keep after every answer
+    monkeypatch.setattr(FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     inputs, ids = _inputs(120), np.arange(120) * 7 - 50
     expected = lw.strategies.get(name).select(_shards(name, inputs, ids, 2), NONE, 12, Key(2))
     _, whole = _calls_in_snapshot(name, inputs, ids, 0, tmp_path / "whole")
@@ -121,7 +121,7 @@ def test_a_selection_killed_again_and_again_goes_on_to_the_same_picks(name, tmp_
 
 @pytest.mark.slow
 def test_what_was_answered_is_not_computed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
+    monkeypatch.setattr(FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     inputs, ids = _inputs(120), np.arange(120)
     _, whole = _calls_in_snapshot("batchbald", inputs, ids, 0, tmp_path / "whole")
     _, ran = _calls_in_snapshot("batchbald", inputs, ids, whole - 8, tmp_path / "journal")
@@ -132,7 +132,7 @@ def test_what_was_answered_is_not_computed_again(tmp_path, monkeypatch):
 
 
 def test_a_journal_of_another_selection_is_refused_and_a_strange_folder_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
+    monkeypatch.setattr(FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     inputs, ids = _inputs(120), np.arange(120)
     _calls_in_snapshot("kcenter", inputs, ids, 20, tmp_path / "j")
     with pytest.raises(StoreError, match="another selection \\(it differs in strategy, rows\\)"):
@@ -147,7 +147,7 @@ def test_a_journal_of_another_selection_is_refused_and_a_strange_folder_too(tmp_
 
 
 def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
+    monkeypatch.setattr(FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     inputs, ids = _inputs(120), np.arange(120)
     (tmp_path / "j").mkdir()
     (tmp_path / "j" / "lock").write_bytes(MARK)
@@ -158,7 +158,7 @@ def test_a_journal_killed_in_its_first_moment_is_begun_anew(tmp_path, monkeypatc
 
 
 def test_an_answer_torn_by_a_kill_does_not_count(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.shards.checkpoint.journal.SHARE", float("inf"))
+    monkeypatch.setattr(FolderJournal, "tuning", AFTER_EVERY_ANSWER)
     inputs, ids = _inputs(120), np.arange(120)
     _calls_in_snapshot("kcenter", inputs, ids, 20, tmp_path / "j")
     with open(tmp_path / "j" / "answers.bin", "ab") as file:
@@ -178,7 +178,7 @@ def test_labelled_rows_have_their_state_kept_too(tmp_path):
 _KILLED = """
     import sys, numpy as np, labelwise as lw
     from labelwise.shards.checkpoint import journal
-    journal.EVERY, journal.SHARE = 0.05, 1e9
+    journal.FolderJournal.tuning = journal.Tuning(0.05, 1e9)
     rng = np.random.default_rng(0)
     print("started", flush=True)
     H = rng.normal(size=(20000, 64)).astype("float32")
@@ -277,17 +277,6 @@ def test_nothing_is_written_for_a_short_selection(tmp_path):
     assert len(run_selection(lw.strategies.get("random"), pool, NONE, 3, Key(0))) == 3
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A Ray cluster of this machine alone, with two CPUs whatever the machine has."""
-    ray = pytest.importorskip("ray")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray warns of its own future defaults
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-        yield Ray(workers=2)
-        ray.shutdown()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["badge", "batchbald"])
 @pytest.mark.filterwarnings("ignore")
@@ -304,7 +293,6 @@ def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypat
 
     from labelwise.shards.ray import engine as module
 
-    monkeypatch.setattr(module, "SNAPSHOT_EVERY", 5)
     inputs, begun = _inputs(300), []
     begin = module.RemoteShard.begin
 
@@ -315,7 +303,7 @@ def test_a_lost_worker_is_made_anew_and_the_selection_goes_on(cluster, monkeypat
         return begin(self, fn)
 
     monkeypatch.setattr(module.RemoteShard, "begin", losing)
-    got = lw.select("sabal-greedy", 40, **inputs, engine=cluster)
+    got = lw.select("sabal-greedy", 40, **inputs, engine=tuned(cluster, every=5))
     assert sum(shard._losses for shard in set(begun)) == 2
     _same(got, lw.select("sabal-greedy", 40, **inputs))
 
@@ -364,15 +352,15 @@ def test_workers_are_gone_after_an_error_that_somebody_holds(cluster):
     inputs = _inputs(300)
     bad = inputs["embedding"].copy()
     bad[123, 2] = np.nan
-    held = []
+    caught = []
     for _ in range(2):
         try:
             lw.select("kcenter", 5, embedding=bad, engine=cluster)
         except lw.errors.NumericsError as error:
-            held.append(error)
+            caught.append(error)
     got = lw.select("kcenter", 5, embedding=inputs["embedding"], engine=Ray(workers=2, wait=30))
     _same(got, lw.select("kcenter", 5, embedding=inputs["embedding"]))
-    assert [type(error) for error in held] == [lw.errors.NumericsError] * 2
+    assert [type(error) for error in caught] == [lw.errors.NumericsError] * 2
 
 
 def _refusing():
@@ -439,17 +427,17 @@ def test_on_ray_the_array_counts_and_not_the_file_it_came_from(cluster, tmp_path
 @pytest.mark.filterwarnings("ignore")
 def test_a_relative_folder_is_found_by_workers(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("labelwise.shards.checkpoint.journal.EVERY", 0.0)
-    values, kept = _inputs(300)["embedding"], []
+    monkeypatch.setattr(FolderJournal, "tuning", AFTER_EVERY_ANSWER)
+    values, states = _inputs(300)["embedding"], []
     keep = FolderJournal.checkpoint
 
     def keeping(self):
         keep(self)
-        kept.append(len(list((tmp_path / "here").glob("state-*.pt"))))
+        states.append(len(list((tmp_path / "here").glob("state-*.bin"))))
 
     monkeypatch.setattr(FolderJournal, "checkpoint", keeping)
     got = lw.select("kcenter", 9, embedding=values, engine=cluster, folder="here")
-    assert set(kept) == {2}
+    assert set(states) == {2}
     _same(got, lw.select("kcenter", 9, embedding=values))
 
 
@@ -525,6 +513,25 @@ def test_rounds_on_ray_are_those_of_one_process(cluster):
     there, here = (list(lw.rounds(x, y, model, "margin", 5, 1, engine=engine)) for engine in (cluster, None))
     assert [one.picked for one in there] == [one.picked for one in here]
     assert [one.metrics for one in there] == [one.metrics for one in here]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("parts", ["weigh density | certify basis", "weigh sabal | train primal-dual | certify basis"])
+def test_weights_and_certificates_of_a_recipe_on_ray_are_those_of_one_process(parts, cluster):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(120, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    model = lw.TorchLearner(lambda: nn.Linear(4, 2), epochs=3)
+    there, here = (list(lw.rounds(x, y, model, f"badge | {parts}", 12, 2, engine=one)) for one in (cluster, None))
+    assert [one.picked for one in there] == [one.picked for one in here]
+    assert [one.metrics for one in there] == [one.metrics for one in here]
+    for name in ("weights", "training"):
+        assert [one.notes.get(name) for one in there] == [one.notes.get(name) for one in here]
+    ratio = [[one.notes["selection"].get("approximation_ratio") for one in each] for each in (there, here)]
+    assert ratio[0] == ratio[1]
+    assert ratio[0][1] is not None
+    assert any("weights" in one.notes for one in here) is ("density" in parts)
 
 
 def _to_files(first):

@@ -10,7 +10,7 @@ from torch import nn
 from labelwise.errors import NeedError
 from labelwise.pool import Pool
 from labelwise.rng import Key
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.rows import Factored
 from labelwise.signals.spec import Features, Signal, stored

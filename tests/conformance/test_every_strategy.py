@@ -17,7 +17,9 @@ from labelwise.rng import Key
 from labelwise.shards import Shards
 from labelwise.signals.spec import Embedding, Probs, stored
 from labelwise.verify import check_strategy, invariances
+from labelwise.verify.chi_square import ALARM, chi_square_p
 from labelwise.verify.problems import Problem, expect_same, labelled_arrays, random_arrays, shards_for, with_label_probs
+from second_device import AWAY, second_device
 
 NAMES = lw.strategies.names()
 # What verify may leave out: draws by ids, strategies that ask nothing of labelled rows, or nothing of the pool.
@@ -132,6 +134,36 @@ def test_labelled_rows_in_any_order_and_shard(name: str):
     if name != "typiclust":  # its k-means draws seeds among labelled rows too, by ids that follow their order
         _same(a, b)
     assert len(set(b.ids.tolist())) == 12
+
+
+# --- ties ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_of_a_row_are_equally_likely_however_ids_were_given_out(name: str):
+    """Ids that rise class by class, and ids that are anything: which copy is picked does not depend on them."""
+    size, copies, seeds = 48, 8, 20
+    inputs = {key: np.concatenate([value] * copies) for key, value in _inputs(size // copies).items()}
+    for ids in (np.arange(size), np.random.default_rng(0).integers(-(2**62), 2**62, size)):
+        row = {int(i): place for place, i in enumerate(ids)}
+        picks = [row[int(i)] for seed in range(seeds) for i in lw.select(name, 4, **inputs, ids=ids, seed=seed).ids]
+        counts = np.bincount(np.array(picks) * copies // size, minlength=copies)
+        assert chi_square_p(counts, np.full(copies, 1 / copies)) > ALARM, counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("distinct", [1, 10])
+def test_ties_do_not_depend_on_order_blocks_shards_or_device(name: str, distinct: int):
+    inputs = {key: value[np.arange(150) % distinct] for key, value in _inputs(distinct).items()}
+    problem = Problem(inputs, np.random.default_rng(2).permutation(900)[:150], 9, 5)
+    invariances.row_order(lw.strategies.get(name), problem)
+    invariances.block_size(lw.strategies.get(name), problem, (1,), 3)
+    expected = lw.select(name, 9, **inputs, ids=problem.ids, seed=5)
+    with second_device():
+        away = {key: torch.from_numpy(value).to(AWAY) for key, value in {**inputs, "ids": problem.ids}.items()}
+        assert lw.select(name, 9, **away, seed=5).ids.tolist() == expected.ids.tolist()
 
 
 # --- forms of the input ----------------------------------------------------------------------------------------------
