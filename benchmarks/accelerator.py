@@ -32,7 +32,7 @@ import labelwise as lw
 from called import called
 from labelwise.bench.models.networks import vgg16
 from labelwise.shards import Shard
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Embedding, LabelProbs, Probs
 from labelwise.strategies import Sabal
@@ -86,6 +86,25 @@ TINY = Sizes(
 )
 
 
+def seconds_of(run: Callable[[], Any], repeats: int = 3, device: str = "cuda") -> tuple[float, Any]:
+    """The best time after one warm-up, by events of the device where there are some, and the answer."""
+    answer, times = run(), []
+    for _ in range(repeats):
+        if device == "cpu":
+            began = time.perf_counter()
+            answer = run()
+            times.append(time.perf_counter() - began)
+            continue
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        answer = run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return min(times), answer
+
+
 @dataclass
 class Stand:
     """The device, shapes, and the page as it grows."""
@@ -106,21 +125,7 @@ class Stand:
 
     def seconds(self, run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
         """The best time after one warm-up, and the answer."""
-        answer, times = run(), []
-        for _ in range(repeats):
-            if self.device == "cpu":
-                began = time.perf_counter()
-                answer = run()
-                times.append(time.perf_counter() - began)
-                continue
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            begin.record()
-            answer = run()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
-        return min(times), answer
+        return seconds_of(run, repeats, self.device)
 
     def waits(self, run: Callable[[], Any]) -> str:
         """How often the host waits for the device."""
@@ -269,13 +274,13 @@ def million(stand: Stand) -> None:
     n, d, c, k = shape
     chance = torch.Generator(stand.device).manual_seed(0)
 
-    def drawn(*size: int) -> Tensor:
+    def normal(*size: int) -> Tensor:
         return torch.randn(*size, generator=chance, device=stand.device)
 
-    axes_DD = torch.linalg.qr(drawn(d, d))[0] * torch.arange(1, d + 1, device=stand.device)[:, None] ** -0.5
-    centre_CD = drawn(c, d) @ axes_DD
+    axes_DD = torch.linalg.qr(normal(d, d))[0] * torch.arange(1, d + 1, device=stand.device)[:, None] ** -0.5
+    centre_CD = normal(c, d) @ axes_DD
     own_N = torch.randint(c, (n,), generator=chance, device=stand.device)
-    arrays = {"embedding": drawn(n, d) @ axes_DD + centre_CD[own_N]}
+    arrays = {"embedding": normal(n, d) @ axes_DD + centre_CD[own_N]}
     logits_NC = 1.6 * (arrays["embedding"] @ centre_CD.T - centre_CD.square().sum(1) / 2)
     arrays["probs"], arrays["label_probs"] = logits_NC.softmax(1), (logits_NC / 1.5).softmax(1)
     del logits_NC

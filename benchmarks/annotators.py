@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import csv
 import http.client
+import importlib
 import multiprocessing
 import os
 import re
+import resource
 import socket
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
+import uvicorn
 
 from labelwise.project import Project, Settings
 from labelwise.server import serve
+from labelwise.server.connections import Limits
+from labelwise.server.serve import DEFAULTS
 
 _TOKEN = re.compile(r'id="card"[^>]* data-token="([^"]+)" data-row="(\d+)"')
 _CSRF = re.compile(r'data-csrf="([0-9a-f]+)"')
@@ -24,8 +30,8 @@ CONTEXT.set_forkserver_preload(["labelwise.server", "labelwise.project.project"]
 LOST = (OSError, http.client.HTTPException)  # no reply: the request may have been carried out or not
 
 
-def make_project(folder: Path, rows: int, k: int) -> Path:
-    """A project of `rows` points in the plane, of two classes, that asks for `k` a round."""
+def make_project(folder: Path, rows: int, k: int, store: str = "") -> Path:
+    """A project of `rows` points in the plane, of two classes, that asks for `k` a round; `store` as in `Settings`."""
     folder.mkdir(parents=True, exist_ok=True)
     x_ND = np.random.Generator(np.random.PCG64(0)).normal(size=(rows, 2)).round(4)
     with (folder / "points.csv").open("w", newline="") as file:
@@ -38,6 +44,7 @@ def make_project(folder: Path, rows: int, k: int) -> Path:
         classes=("left", "right"),
         k=k,
         recipe="random+margin",
+        store=store,
     )
     Project.create(folder / "project", settings).close()
     return folder / "project"
@@ -70,9 +77,9 @@ def make_photos(folder: Path, rows: int, k: int, side: int = 1200) -> Path:
 class Server:
     """The page and its worker; forked from a process that has imported all, so quick to start again."""
 
-    def __init__(self, folder: Path, port: int, log: Path) -> None:
+    def __init__(self, folder: Path, port: int, log: Path, limits: Limits | None = DEFAULTS, files: int = 0) -> None:
         self.port = port
-        self.process = CONTEXT.Process(target=_serve, args=(folder, port, log))
+        self.process = CONTEXT.Process(target=_serve, args=(folder, port, log, limits, files))
         self.process.start()
 
     def wait(self, limit: float = 120.0) -> None:
@@ -111,18 +118,26 @@ class Server:
         return self.process.exitcode
 
 
-def _serve(folder: Path, port: int, log: Path) -> None:
+def _serve(folder: Path, port: int, log: Path, limits: Limits | None, files: int) -> None:
+    if files:  # that the process may open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     with log.open("a") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    serve(Project.open(folder), port=port, open_browser=False)
+    if limits is None:  # uvicorn as it comes
+        page: Any = importlib.import_module("labelwise.server.serve")
+        page.Server = uvicorn.Server
+        page.configured = lambda app, *_: uvicorn.Config(
+            app, log_level="warning", ws="none", timeout_graceful_shutdown=3
+        )
+    serve(Project.open(folder), port=port, open_browser=False, limits=limits or DEFAULTS)
 
 
 class Annotator:
-    """One person's browser, with one connection that is kept."""
+    """One person's browser, with one connection that is kept; `token` is that of a link of their own."""
 
-    def __init__(self, port: int, name: str) -> None:
-        self.port, self.name = port, name
+    def __init__(self, port: int, name: str, timeout: float = 60.0, token: str = "") -> None:
+        self.port, self.name, self.timeout, self.token = port, name, timeout, token
         self._line: http.client.HTTPConnection | None = None
         self._cookie = self._csrf = ""
 
@@ -132,7 +147,7 @@ class Annotator:
         headers["Content-Type"] = "application/x-www-form-urlencoded"
         try:
             if self._line is None:
-                self._line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+                self._line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
                 self._line.connect()
                 self._line.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._line.request(method, path, urlencode(fields) if fields is not None else None, headers)
@@ -147,11 +162,16 @@ class Annotator:
         return reply.status, text
 
     def begin(self) -> None:
-        """Open the page and give the name."""
-        _, text = self.request("GET", "/")
+        """Open the page and, without a link of one's own, give the name."""
+        if self.token:
+            self.request("GET", f"/?token={self.token}")
+        status, text = self.request("GET", "/")
         found = _CSRF.search(text)
-        assert found is not None, "every page holds the code of its session"
+        if found is None:  # every page holds the code of its session
+            raise http.client.HTTPException(f"no page: {status} {text[:200]}")
         self._csrf = found[1]
+        if self.token:
+            return
         status, said = self.request("POST", "/who", {"name": self.name})
         assert status == 204, said
 

@@ -1,8 +1,9 @@
-"""Simulations behind docs/methods/bss.md and weights.md: barriers, fits, coverage, bias, training with weights.
+"""Simulations behind docs/methods/bss.md and weights.md: barriers, fits, bias, training with weights.
+
+Several rounds are `labelwise reproduce bss/rounds`.
 
     python benchmarks/bss.py barriers [--runs 1000]     thousands of random problems to their natural end
     python benchmarks/bss.py fit [--runs 50]            weighted least squares against uniform, leverage and volume
-    python benchmarks/bss.py estimate [--runs 2000]     coverage of the 95 % interval of the estimate
     python benchmarks/bss.py stop [--runs 5000]         the bias that the exact budget adds to it
     python benchmarks/bss.py train [--weights off]      a network on digits, weights on or off
     python benchmarks/bss.py speed [--rows 1000000]     CPU seconds, memory and passes' worth of matrix products
@@ -32,7 +33,6 @@ import torch
 import labelwise as lw
 from labelwise.io.files import write_text
 from labelwise.stats.environment import environment
-from labelwise.stats.estimate import pool_mean
 from labelwise.strategies.leverage.barrier import Barrier, Tuning
 from measure import forget_peak, peak
 
@@ -47,17 +47,9 @@ PAGE = (  # title where a part begins, text above the table, and the arguments t
         "barriers --runs 1000 --finest 0.25",
     ),
     ("", "", "barriers --runs 200 --seed 1"),
-    (
-        "Coverage of the 95 % interval",
-        "The standard error of a coverage is 0.01. The last table is of a pool on which the constants of the interval "
-        "were chosen.",
-        "estimate --seed 3 --runs 400 --only bss",
-    ),
-    ("", "", "estimate --seed 3 --runs 400 --only leverage,random --k 100,400"),
-    ("", "", "estimate --seed 11 --runs 400 --only bss --k 100"),
     ("The bias of the exact budget", "", "stop --runs 1000 --seed 3"),
 )
-RUNS = {"barriers": 1000, "fit": 50, "estimate": 2000, "stop": 5000, "train": 10, "speed": 1}
+RUNS = {"barriers": 1000, "fit": 50, "stop": 5000, "train": 10, "speed": 1}
 
 
 def features(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
@@ -155,40 +147,7 @@ def _risk(x: np.ndarray, y: np.ndarray, rows: np.ndarray, labels: np.ndarray, we
     return float(np.mean((x @ beta - y) ** 2))
 
 
-def estimate(options: argparse.Namespace) -> None:
-    """Coverage of the interval, and the bias of the estimate: its mean error in units of its own spread."""
-    print("| draws | features | k | of | covered | truth above it | bias / truth | bias / spread | weights' sum / k |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name in options.only or ("bss", "leverage", "random"):
-        for kind in ("gaussian", "heavy-tailed"):
-            x, truth = _model(kind, options.seed)
-            for k in options.k or (100, 200, 400):
-                hit = dict.fromkeys(truth, 0)
-                above = dict.fromkeys(truth, 0)
-                values: dict[str, list[float]] = {f: [] for f in truth}
-                sums = []
-                for seed in range(options.runs):
-                    s = lw.select(name, k, embedding=x, seed=seed + 7)
-                    sums.append(s.weights.sum() / k)
-                    effective = s.notes.get("effective_draws", 0.0)
-                    factor = s.notes["effective_sample_size"] / effective if effective else 1 - k / len(x)
-                    for f, row in truth.items():
-                        found = pool_mean(row[s.ids], s.weights, share=f == "accuracy", factor=factor)
-                        values[f].append(found.value)
-                        hit[f] += found.low <= row.mean() <= found.high
-                        above[f] += row.mean() > found.high
-                for f, row in truth.items():
-                    error, spread = np.mean(values[f]) - row.mean(), np.std(values[f])
-                    sure = spread / math.sqrt(options.runs)
-                    print(
-                        f"| {name} | {kind} | {k} | {f} | {hit[f] / options.runs:.3f} | {above[f] / options.runs:.3f} "
-                        f"| {error / row.mean():+.4f} ± {1.96 * sure / row.mean():.4f} | {error / spread:+.2f} "
-                        f"| {np.mean(sums):.3f} |",
-                        flush=True,
-                    )
-
-
-def _model(kind: str, seed: int, n: int = 3000, d: int = 6) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def pool_of_losses(kind: str, seed: int, n: int = 3000, d: int = 6) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """A pool, and per row whether a calibrated model is right, its log-loss, and a loss few rows make up."""
     rng = np.random.default_rng(seed)
     x = features(kind, n, d, rng)
@@ -204,7 +163,7 @@ def stop(options: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for kind in ("gaussian", "heavy-tailed"):
         for n in (3000, 600, 200):
-            x, truth = _model(kind, options.seed, n)
+            x, truth = pool_of_losses(kind, options.seed, n)
             v = np.linalg.qr(np.hstack([np.ones((n, 1)), x]))[0]
             p, k = (v**2).sum(1) / v.shape[1], 100
             rng = np.random.default_rng(options.seed)
@@ -291,7 +250,13 @@ def _product_seconds(x: torch.Tensor, block: int) -> float:
     return min(seconds)
 
 
-SIMULATIONS = {"barriers": barriers, "fit": fit, "estimate": estimate, "stop": stop, "train": train, "speed": speed}
+SIMULATIONS = {
+    "barriers": barriers,
+    "fit": fit,
+    "stop": stop,
+    "train": train,
+    "speed": speed,
+}
 
 
 def page(out: Path, parts: tuple[tuple[str, str, str], ...] = PAGE) -> None:

@@ -71,8 +71,8 @@ def main() -> None:
         said = [f"A run that was left alone: {len(expected)} rounds."]
         while kills < options.kills:
             run = Path(folder) / f"killed-{runs}"
-            more, working = _killed_run(config, run, options.kills - kills, moments)
-            kills, runs, inside = kills + more, runs + 1, inside + working
+            more, at_work = _killed_run(config, run, options.kills - kills, moments)
+            kills, runs, inside = kills + more, runs + 1, inside + at_work
             found = _by_round(read_run(run))
             wrong = [name for name in expected if found.get(name) != expected[name]]
             if wrong or len(found) != len(expected):
@@ -104,7 +104,7 @@ def _killed_run(config: Path, run: Path, most: int, moments: np.random.Generator
         if kills == most:
             if process.wait() != 0:
                 sys.exit("the last start failed")
-            _check_kept(lines, run)
+            _check_saved(lines, run)
             return kills, inside
         before = _count(_lines(run))
         # One in five anywhere from the start on, the others after the first new record.
@@ -118,7 +118,7 @@ def _killed_run(config: Path, run: Path, most: int, moments: np.random.Generator
         if process.poll() is not None:
             if process.returncode != 0:
                 sys.exit(f"the runner ended by itself with {process.returncode}")
-            _check_kept(lines, run)
+            _check_saved(lines, run)
             return kills, inside
         if moments.random() < 0.5:
             os.killpg(process.pid, signal.SIGKILL)
@@ -127,7 +127,7 @@ def _killed_run(config: Path, run: Path, most: int, moments: np.random.Generator
         process.wait()
         kills += 1
         print(".", end="", flush=True)
-        _check_kept(lines, run)
+        _check_saved(lines, run)
         lines = _lines(run)
         inside += _count(lines) > before
 
@@ -147,7 +147,7 @@ def _count(lines: dict[str, bytes]) -> int:
     return sum(text.count(b"\n") for text in lines.values())
 
 
-def _check_kept(before: dict[str, bytes], run: Path) -> None:
+def _check_saved(before: dict[str, bytes], run: Path) -> None:
     now = _lines(run)
     for name, text in before.items():
         if not now.get(name, b"").startswith(text):

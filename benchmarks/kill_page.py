@@ -1,7 +1,8 @@
 """Kill test of the labelling page: the server or the worker is killed (SIGKILL) at random moments while people label.
 
-    python benchmarks/kill_page.py                    # 200 kills, 20 annotators
-    python benchmarks/kill_page.py --kills 5 --annotators 4
+    python benchmarks/kill_page.py                    # 200 kills; its part of docs/results/reliability.md
+    python benchmarks/kill_page.py --postgres postgresql://user@/db      # and an empty schema there
+    python benchmarks/kill_page.py --kills 5 --annotators 4 --dry
 
 Annotators work as the page does: an answer without a reply is sent again with the same token until there is one, and
 one answer in ten is taken back. What the server confirmed is noted. At the end the history must hold every confirmed
@@ -31,6 +32,7 @@ import numpy as np
 
 from annotators import LOST, Annotator, Server, free_port, make_project, task_in
 from labelwise.project import Project
+from reliability_page import write_part
 
 Deed = tuple[str, str, str | None]  # person, kind, value
 
@@ -43,6 +45,7 @@ class Told:
     confirmed: dict[str, Deed] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     again: int = 0
+    waited: float = 0.0  # seconds without an item
 
 
 def annotate(person: Annotator, pause: float, ended: threading.Event, told: Told) -> None:
@@ -55,6 +58,7 @@ def annotate(person: Annotator, pause: float, ended: threading.Event, told: Told
             text = _persist(lambda: person.request("GET", "/card"), told)[1]
             if task_in(text) is None:
                 ended.wait(0.2)
+                told.waited += 0.2
             continue
         time.sleep(float(rng.exponential(pause)))
         value = ("left", "right")[int(rng.integers(2))]
@@ -96,10 +100,10 @@ def _persist(call: Callable[[], Any], told: Told) -> Any:
 # --- killing ---------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, kills: int, annotators: int, pause: float, seed: int, rows: int, k: int) -> list[str]:
-    """Label and kill; what is wrong at the end."""
-    rng = np.random.Generator(np.random.PCG64(seed))
-    project, log = make_project(folder, rows, k), folder / "server.log"
+def run(folder: Path, options: argparse.Namespace, store: str = "") -> tuple[list[str], dict[str, Any]]:
+    """Label and kill; what is wrong at the end, and what was counted."""
+    rng, kills, annotators = np.random.Generator(np.random.PCG64(options.seed)), options.kills, options.annotators
+    project, log, pause = make_project(folder, options.rows, options.k, store), folder / "server.log", options.pause
     server = Server(project, free_port(), log)
     server.wait()
     ended, told = threading.Event(), [Told() for _ in range(annotators)]
@@ -150,7 +154,14 @@ def run(folder: Path, kills: int, annotators: int, pause: float, seed: int, rows
         f"{time.monotonic() - began:.0f} s: {len(all_told.confirmed)} answers and undos confirmed, {all_told.again} "
         f"requests sent again, {len(all_told.refused)} refused; {len(wrong)} things wrong"
     )
-    return wrong
+    return wrong, {
+        "kills of the server": done["server"],
+        "kills of the worker": done["worker"],
+        "answers and undos confirmed": f"{len(all_told.confirmed):,}",
+        "of them lost, doubled or changed, and anything else wrong": len(wrong),
+        "requests sent again, as there was no reply": f"{all_told.again:,}",
+        "seconds": f"{time.monotonic() - began:.0f}",
+    }
 
 
 def _worker(server: Server) -> int | None:
@@ -166,11 +177,11 @@ def _worker(server: Server) -> int | None:
 def check(folder: Path, told: Told) -> list[str]:
     """What is wrong with the project after all kills; nothing, when all is well."""
     wrong = [f"refused: {token}: {why}" for token, why in told.refused.items()]
-    with sqlite3.connect(folder / "store.db") as database:
-        said = database.execute("PRAGMA integrity_check").fetchone()[0]
-    database.close()
-    if said != "ok":
-        wrong.append(f"the database is damaged: {said}")
+    if (folder / "store.db").exists():
+        with contextlib.closing(sqlite3.connect(folder / "store.db")) as database:
+            said = database.execute("PRAGMA integrity_check").fetchone()[0]
+        if said != "ok":
+            wrong.append(f"the database is damaged: {said}")
     project = Project.open(folder)
     try:
         wrong += _check_history(project, told)
@@ -216,23 +227,47 @@ def _check_history(project: Project, told: Told) -> list[str]:
     return wrong
 
 
+def text_of(counts: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
+    """The part of the page."""
+    first = next(iter(counts.values()))
+    lines = [f"| | {' | '.join(counts)} |", "|---|" + "---|" * len(counts)]
+    lines += [f"| {name} | {' | '.join(str(one[name]) for one in counts.values())} |" for name in first]
+    return (
+        "## Kills of the page and its worker\n\n"
+        f"`python benchmarks/kill_page.py`: {options.annotators} people label over HTTP (a pause of {options.pause} s "
+        "on average), and the server or the worker is killed (SIGKILL) at random moments, also while it starts or "
+        "trains. At the end the history is compared with what was confirmed, the database is checked, and the project "
+        "goes on.\n\n" + "\n".join(lines)
+    )
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--postgres", metavar="URL", default="", help="an empty schema, for a second column")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--annotators", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between a card and its answer, on average")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=30_000)
     parser.add_argument("--k", type=int, default=3000, help="items of a round")
+    parser.add_argument("--dry", action="store_true", help="print the part, and leave the page as it is")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        wrong = run(place, options.kills, options.annotators, options.pause, options.seed, options.rows, options.k)
-        if wrong:
-            print((place / "server.log").read_text()[-3000:])
-            sys.exit("\n".join(wrong[:20]))
+    counts: dict[str, dict[str, Any]] = {}
+    for name, store in {"SQLite": "", "PostgreSQL": options.postgres}.items():
+        if name == "PostgreSQL" and not store:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            wrong, counts[name] = run(place, options, store)
+            if wrong:
+                print((place / "server.log").read_text()[-3000:])
+                sys.exit("\n".join(wrong[:20]))
     print("nothing lost, nothing twice, the project opens and goes on")
+    if options.dry:
+        print(text_of(counts, options))
+    else:
+        write_part("kill_page", text_of(counts, options))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Kill test of the store: simulated annotators in several processes, each killed (SIGKILL) at random moments.
 
-    python benchmarks/kill_store.py      # 200 kills, 20 annotators, SQLite in a temporary folder
-    python benchmarks/kill_store.py --store postgresql://user@/db --kills 50
+    python benchmarks/kill_store.py      # 200 kills, 20 annotators, SQLite; its part of docs/results/reliability.md
+    python benchmarks/kill_store.py --postgres postgresql://user@/db     # and an empty schema there
+    python benchmarks/kill_store.py --kills 5 --dry
 
 An annotator says on a pipe what it is about to do ("try") and, once the store has returned, that it is done ("ack"). A
 process that was killed is started again and first sends again what had not been acknowledged, as a page does. At the
@@ -19,12 +20,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from labelwise.project.store import Event, Item, Pick, Round, Store
+from reliability_page import write_part
 
 CONTEXT = multiprocessing.get_context("forkserver")  # quick to start again, and no threads are forked
 Act = dict[str, Any]  # what an annotator does: who, token, do, row, value
@@ -144,7 +147,7 @@ class Log:
             self.failures.append(f"{act['who']}: {act['text']}")
 
 
-class Desk:
+class Labelling:
     """A process with some of the annotators, started again after each kill."""
 
     def __init__(self, url: str, names: list[str], log: Log) -> None:
@@ -201,20 +204,20 @@ def run(url: str, annotators: int, processes: int, kills: int, seed: int, gap: f
     store.close()
     chance, log, start = random.Random(seed), Log(), time.perf_counter()
     names = [f"p{number}" for number in range(annotators)]
-    desks = [Desk(url, names[number::processes], log) for number in range(processes)]
+    services = [Labelling(url, names[number::processes], log) for number in range(processes)]
     for _ in range(kills):
         now, before = time.perf_counter(), len(log.acked)
         moment = now + chance.uniform(0, 2 * gap)
         # On a slow machine they would be killed before they have done anything.
         while time.perf_counter() < moment or (len(log.acked) == before and time.perf_counter() < now + 30):
-            for desk in desks:
-                desk.listen()
+            for one in services:
+                one.listen()
             time.sleep(0.002)
-        desk = chance.choice(desks)
-        desk.kill()
-        desk.start()
-    for desk in desks:
-        desk.finish(60)
+        one = chance.choice(services)
+        one.kill()
+        one.start()
+    for one in services:
+        one.finish(60)
     return _look(url, log, kills, annotators, processes, time.perf_counter() - start)
 
 
@@ -250,22 +253,54 @@ def _look(url: str, log: Log, kills: int, annotators: int, processes: int, secon
     )
 
 
+def text_of(outcomes: dict[str, Outcome]) -> str:
+    """The part of the page."""
+    rows: list[tuple[str, Callable[[Outcome], Any]]] = [
+        ("kills", lambda one: one.kills),
+        ("answers and undos acknowledged", lambda one: f"{one.acknowledged:,}"),
+        ("of them lost", lambda one: len(one.lost)),
+        ("in the history twice", lambda one: len(one.twice)),
+        ("changed", lambda one: len(one.wrong)),
+        ("in the history and never tried", lambda one: len(one.unknown)),
+        ("rows with two answers", lambda one: len(one.double)),
+        ("gaps in the numbers, errors of people", lambda one: f"{one.gaps}, {len(one.failures)}"),
+        ("sent again after a kill", lambda one: one.sent_again),
+    ]
+    first = next(iter(outcomes.values()))
+    lines = [f"| | {' | '.join(outcomes)} |", "|---|" + "---|" * len(outcomes)]
+    lines += [f"| {name} | {' | '.join(str(value(one)) for one in outcomes.values())} |" for name, value in rows]
+    return (
+        "## Kills of the store's processes\n\n"
+        f"`python benchmarks/kill_store.py`: {first.annotators} people in {first.processes} processes answer, change "
+        "and take back as fast as they can, and a process is killed (SIGKILL) at random moments. What was acknowledged "
+        "is compared with the history.\n\n" + "\n".join(lines)
+    )
+
+
 def main() -> None:
-    """Read the command line, run, print, and fail where anything was lost or duplicated."""
+    """Read the command line, run, write the page, and fail where anything was lost or duplicated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", help="address of a store that is not there yet; a temporary SQLite file otherwise")
+    parser.add_argument("--postgres", metavar="URL", default="", help="an empty schema, for a second column")
     parser.add_argument("--annotators", type=int, default=20)
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gap", type=float, default=0.5, help="mean seconds between kills")
     parser.add_argument("--picks", type=int, default=5_000)
+    parser.add_argument("--dry", action="store_true", help="print the part, and leave the page as it is")
     args = parser.parse_args()
+    outcomes = {}
     with tempfile.TemporaryDirectory() as folder:
-        url = args.store or f"sqlite:///{Path(folder).resolve()}/store.db"
-        outcome = run(url, args.annotators, args.processes, args.kills, args.seed, args.gap, args.picks)
-    print(json.dumps(asdict(outcome), indent=2))
-    if not outcome.is_good():
+        urls = {"SQLite": f"sqlite:///{Path(folder).resolve()}/store.db", "PostgreSQL": args.postgres}
+        for name, url in urls.items():
+            if url:
+                outcomes[name] = run(url, args.annotators, args.processes, args.kills, args.seed, args.gap, args.picks)
+                print(name, json.dumps(asdict(outcomes[name]), indent=2), flush=True)
+    if args.dry:
+        print(text_of(outcomes))
+    else:
+        write_part("kill_store", text_of(outcomes))
+    if not all(one.is_good() for one in outcomes.values()):
         raise SystemExit("answers were lost or duplicated")
 
 

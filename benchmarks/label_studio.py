@@ -1,4 +1,4 @@
-"""Push to and pull from a real Label Studio, and record what was said for the tests.
+"""Push to, pull from and be the backend of a real Label Studio, and record what was said for the tests.
 
     python -m venv .peers-label-studio && .peers-label-studio/bin/pip install label-studio
     python benchmarks/label_studio.py --record tests/data/label_studio
@@ -21,11 +21,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,13 +37,21 @@ from labelwise.project import Project, Settings
 from labelwise.project.exchange.changes import plan
 from labelwise.project.exchange.export import export
 from labelwise.project.exchange.read_labels import read_labels
+from labelwise.project.exchange.studio_backend import StudioBackend
 from labelwise.project.exchange.studio_client import Client, RefusedError
+from labelwise.project.exchange.studio_json import config
 from labelwise.project.exchange.studio_sync import FILE, pull, push, read_link
+from labelwise.project.loop.rounds import make_round
 from labelwise.project.store import Pick, Round
+from labelwise.server.connections import Limits
+from labelwise.server.label_studio import backend_auth, make_backend_app
+from labelwise.server.serve import Server, configured, listen
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".peers-label-studio" / "bin" / "label-studio"
+TOKEN = secrets.token_hex(16)
 PERSON = "ann@example.org"
+MORE = ("lame", "glad", "tame", "sour")
 WORDS = ("fine", "awful", "lovely", "dull", "bright", "poor", "warm", "cold", "neat", "rough", "kind", "mean")
 KEYS = {"texts": "000000000000000a", "numbers": "000000000000000b", "images": "000000000000000c"}
 
@@ -118,6 +127,21 @@ def images(folder: Path) -> Project:
     return project
 
 
+def backend(folder: Path) -> Project:
+    """Sixteen texts, four of them labelled, and the first round with a model: four picks."""
+    folder.mkdir(parents=True)
+    (folder / "words.csv").write_text("body\n" + "".join(f"it was {word}\n" for word in (*WORDS, *MORE)))
+    settings = Settings(
+        name="words", kind="text", source="../words.csv", text="body", encoder="words", classes=("good", "bad"), k=4,
+        recipe="margin",
+    )  # fmt: skip
+    project = Project.create(folder / "project", settings)
+    free = [row for row in range(len(project.pool)) if row not in project.reserve]
+    project.store.import_labels([(row, ("good", "bad")[n % 2]) for n, row in enumerate(free[:4])], "ann")
+    make_round(project, 1, project.store.last_seq())
+    return project
+
+
 # --- the real one ----------------------------------------------------------------------------------------------------
 
 
@@ -130,7 +154,9 @@ def started(peer: Path, data: Path, password: str, legacy: str) -> Iterator[str]
     url = f"http://127.0.0.1:{port}"
     command = [str(peer), "start", "--no-browser", "--internal-host", "127.0.0.1", "--port", str(port)]
     command += ["--username", PERSON, "--password", password, "--user-token", legacy]
-    env = os.environ | {"LABEL_STUDIO_BASE_DATA_DIR": str(data), "COLLECT_ANALYTICS": "false", "SENTRY_DSN": ""}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env |= {"LABEL_STUDIO_BASE_DATA_DIR": str(data), "COLLECT_ANALYTICS": "false", "SENTRY_DSN": ""}
+    env |= {"SSRF_PROTECTION_ENABLED": "false", "ML_BLOCK_LOCAL_IP": "false"}  # the backend is on this machine
     with (data / "log.txt").open("wb") as log:
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=data, start_new_session=True)
         try:
@@ -261,6 +287,92 @@ def refusals(url: str, token: str, legacy: str) -> list[dict[str, Any]]:
     return said
 
 
+class RecordingBackend(StudioBackend):
+    """A backend that notes down what it was asked and what it replied."""
+
+    def __init__(self, project: Project):
+        super().__init__(project)
+        self.said: list[dict[str, Any]] = []
+
+    def _note(self, path: str, body: Any, reply: dict[str, Any]) -> dict[str, Any]:
+        hidden = {name: "SECRET" for name in ("access_token", "hostname") if name in body}
+        self.said.append({"path": path, "body": {**body, **hidden}, "answer": reply})
+        return reply
+
+    def setup(self, body: Any) -> dict[str, Any]:
+        return self._note("/setup", body, super().setup(body))
+
+    def predict(self, body: Any) -> dict[str, Any]:
+        return self._note("/predict", body, super().predict(body))
+
+    def webhook(self, body: Any) -> dict[str, Any]:
+        return self._note("/webhook", body, super().webhook(body))
+
+
+@contextmanager
+def serving(project: Project, studio: StudioBackend) -> Iterator[str]:
+    """The backend over HTTP with a token; its address for Label Studio."""
+    auth = backend_auth(project.folder, token=TOKEN)
+    server = Server(configured(make_backend_app(studio, auth, print), Limits()))
+    listening = listen("127.0.0.1", 0, print)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://labelwise:{TOKEN}@127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def run_backend(project: Project, client: Client) -> list[dict[str, Any]]:
+    """Label Studio with this backend: connect, retrieve predictions, look at the order, answer, change, delete."""
+    studio = RecordingBackend(project)
+    place = client.post("/api/projects/", {"title": "backend", "label_config": config(project, ("good", "bad"))})
+    number = place["id"]
+    client.post(
+        f"/api/projects/{number}/import", [{"text": project.view(row).text} for row in range(len(project.pool))]
+    )
+    with serving(project, studio) as address:
+        made = client.post("/api/ml/", {"project": number, "url": address, "title": "labelwise"})
+        print("connected:", made.get("readable_state"), "| version:", made.get("model_version"))
+        tasks = list(client.tasks(number))
+        view = client.post("/api/dm/views/", {"project": number, "data": {"ordering": ["tasks:predictions_score"]}})
+        selected = {"selectedItems": {"all": True, "excluded": []}, "ordering": []}
+        path = f"/api/dm/actions?id=retrieve_tasks_predictions&project={number}&tabID={view['id']}"
+        print("retrieved:", client.post(path, selected))
+        version = studio.versions()["versions"][0]
+        client.patch(f"/api/projects/{number}/", {"model_version": version, "sampling": "Uncertainty sampling"})
+        shown = client.get("/api/tasks", {"project": number, "view": view["id"], "fields": "all", "page_size": 100})
+        order = [task["data"]["text"] for task in shown["tasks"]]
+        picks = [project.view(pick.row).text for pick in project.store.picks(1)]
+        assert order[: len(picks)] == picks, (order, picks)
+        print("sorted by prediction score, the tasks begin with the picks of the round, in their order")
+        assert client.get(f"/api/projects/{number}/next/")["data"]["text"] == picks[0]
+        print("uncertainty sampling gives the first pick first")
+        by_text = {task["data"]["text"]: task["id"] for task in tasks}
+        result = [{"from_name": "label", "to_name": "item", "type": "choices", "value": {"choices": ["good"]}}]
+        first = answered(client, by_text[picks[0]], result, 3.5)
+        answered(client, by_text[picks[1]], [], 1.0, cancelled=True)
+        _until(lambda: len(project.store.answers()) == 6)
+        changed = [{**result[0], "value": {"choices": ["bad"]}}]
+        client.patch(f"/api/annotations/{first['id']}/", {"result": changed, "lead_time": 9.0})
+        row = project.store.picks(1)[0].row
+        _until(lambda: project.store.answers()[row].value == "bad")
+        client._call("DELETE", f"/api/annotations/{first['id']}/", None)
+        _until(lambda: project.store.answers()[row].kind == "skip")
+        print("answered, skipped, changed, deleted: each arrived by webhook")
+        print("versions:", client.get(f"/api/ml/{made['id']}/versions"))
+    return studio.said
+
+
+def _until(done: Callable[[], bool]) -> None:
+    began = time.monotonic()
+    while not done():
+        assert time.monotonic() - began < 60, "Label Studio did not send it"
+        time.sleep(0.2)
+
+
 def exports(client: Client, number: int) -> dict[str, Any]:
     """What Label Studio itself exports of a project."""
     return {name: client.get(f"/api/projects/{number}/export", {"exportType": name}) for name in ("JSON", "JSON_MIN")}
@@ -272,21 +384,39 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, default=PEER, help="the label-studio command")
     parser.add_argument("--url", help="one that runs already; its password is in LABEL_STUDIO_PASSWORD")
     parser.add_argument("--record", type=Path, help="folder for what was said")
+    parser.add_argument("--backend", action="store_true", help="only what concerns the backend")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if options.url:
-            steps(options.url, os.environ["LABEL_STUDIO_PASSWORD"], "0" * 40, folder, options.record)
+            steps(options.url, os.environ["LABEL_STUDIO_PASSWORD"], "0" * 40, folder, options)
             return
         password, legacy = secrets.token_urlsafe(12), secrets.token_hex(20)
         (folder / "studio").mkdir()
         with started(options.peer, folder / "studio", password, legacy) as url:
-            steps(url, password, legacy, folder, options.record)
+            steps(url, password, legacy, folder, options)
 
 
-def steps(url: str, password: str, legacy: str, folder: Path, record: Path | None) -> None:
-    """Every step against the one at `url`."""
+def steps(url: str, password: str, legacy: str, folder: Path, options: argparse.Namespace) -> None:
+    """The steps that `options` ask for, against the one at `url`."""
     token = personal_token(url, password)
+    with closing(backend(folder / "backend")) as project:
+        said: dict[str, Any] = {"backend": run_backend(project, Client(url, token))}
+    print("backend: Label Studio asked it and told it")
+    if not options.backend:
+        said |= exchanged(url, token, legacy, folder)
+    if options.record is not None:
+        options.record.mkdir(parents=True, exist_ok=True)
+        for name, content in said.items():
+            text = json.dumps(content, indent=1, ensure_ascii=False).replace(url, "URL")
+            text = re.sub(r'"token": "[^"]+"', '"token": "SECRET"', text)  # by which people are invited
+            assert not any(secret in text for secret in (token, password, legacy, TOKEN)), "a secret would be recorded"
+            (options.record / f"{name}.json").write_text(text + "\n")
+        print(f"recorded in {options.record}")
+
+
+def exchanged(url: str, token: str, legacy: str, folder: Path) -> dict[str, Any]:
+    """Push, pull and import; what was said."""
     other = Client(url, token)
     said: dict[str, Any] = {}
     with closing(texts(folder / "texts")) as project:
@@ -314,13 +444,7 @@ def steps(url: str, password: str, legacy: str, folder: Path, record: Path | Non
         run_images(project, Recorder(url, token), folder)
     print("images: pushed inside tasks; our export is taken in")
     said["refusals"] = refusals(url, token, legacy)
-    if record is not None:
-        record.mkdir(parents=True, exist_ok=True)
-        for name, content in said.items():
-            text = json.dumps(content, indent=1, ensure_ascii=False).replace(url, "URL")
-            assert not any(secret in text for secret in (token, password, legacy)), "a secret would have been recorded"
-            (record / f"{name}.json").write_text(text + "\n")
-        print(f"recorded in {record}")
+    return said
 
 
 if __name__ == "__main__":

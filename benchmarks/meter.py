@@ -23,12 +23,12 @@ import torch
 from labelwise.io.tables import Table
 from labelwise.pool import Pool
 from labelwise.project.data.plain_encoders import columns
-from labelwise.project.loop.holdout import reserve, slice_size
+from labelwise.project.loop.holdout import draw_by_bss, reserve, slice_size
 from labelwise.project.loop.model import head_learner, logistic, ridge
 from labelwise.project.meter.meter import History, Meter, Span, compute, losses_of
 from labelwise.rng import Key
 from labelwise.session import Session
-from labelwise.signals.model.forward import ModelReader
+from labelwise.signals.model.reader import ModelReader
 
 K, SHARE = 20, 0.15
 ROUNDS = (15, 30)  # the meter is asked after these
@@ -145,8 +145,10 @@ def simulate(world: World, seed: int, chance: Random) -> dict[int, Found]:
     """One project, and the meter after some rounds."""
     x_ND, y_N = _rows(world, seed)
     ids = np.arange(world.pool)
-    aside = reserve(ids, seed, SHARE)
-    pool = Pool.of(x_ND[: world.pool].astype(np.float32)).subset(np.setdiff1d(ids, aside))
+    whole = Pool.of(x_ND[: world.pool].astype(np.float32))
+    draws = None if world.classes else draw_by_bss(whole, seed)
+    aside = reserve(ids, seed, SHARE) if draws is None else draws.reserve
+    pool = whole.subset(np.setdiff1d(ids, aside))
     task = "classify" if world.classes else "regress"
     session = Session(
         pool,
@@ -175,7 +177,7 @@ def simulate(world: World, seed: int, chance: Random) -> dict[int, Found]:
         losses = [losses_of(x_ND[rows], y_N[rows], names, w, b, names) for w, b in models]
         history = History(
             rows, torch.from_numpy(x_ND[rows]).float(), y_N[rows].astype(float), names, list(counts), losses, 5.0,
-            len(session.free),
+            len(session.free), None, *((None, 1.0) if draws is None else draws.weights_of(rows.tolist(), tests)),
         )  # fmt: skip
         meter = compute(history, K, world.pool, number, 0, Key(seed).fold("ask", number))
         outside = slice(world.pool, None)

@@ -10,7 +10,7 @@ noise of the same size, both with variances 1, 1/2, 1/3, ... along the 512 axes 
 a softmax of distances to the centres, `label_probs` the same at a higher temperature. With `--flat` the variance is the
 same along all axes and probabilities do not come from the features: all distances are then equal but for a few per
 cent, the worst there is for a bound. Strategies that want draws (bald, batchbald, acs-fw) get 100 draws of 10 classes,
-ally random duals. `--iterations 2` lets sabal-iht make so many of its at most 200, which all cost the same.
+ally random duals. `--iterations 2` lets sabal-iht make so many of its at most 1,000, which all cost the same.
 
 `--scored`: 10,000,000 rows of 128 probabilities for the strategies that look at each row once; bald gets 16 draws of 8
 classes, dynamical the squared norm and the cross term of each row's gradient.
@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-DRAWN = 20_000  # rows made at a time
+ROWS_AT_ONCE = 20_000  # rows made at a time
 GREEDY = "badge,kcenter,bss,leverage,volume,sabal-iht,sabal-greedy,typiclust,probcover,acs-fw,bald,batchbald,ally"
 SCORED = "random,confidence,margin,entropy,bald,dynamical"
 DRAWS, DRAW_CLASSES = 100, 10
@@ -41,7 +41,7 @@ SCORED_DRAWS = 16  # of the classes that make as many numbers as there are proba
 SHARP, WARM = 1.6, 1.5  # of the softmax: about 0.8 for the most probable class; and the temperature of label_probs
 PART = 50_000  # rows of the pool that plain is timed on
 PLAIN_PICKS = {"kcenter": (2, 12), "badge": (2, 12), "sabal-greedy": (1, 3)}
-DRAWN_ONES = {"bald", "batchbald", "acs-fw"}
+WITH_DRAWS = {"bald", "batchbald", "acs-fw"}
 ABOUT = """# A million rows on one machine
 
 Written by `python benchmarks/million.py --out docs/results/million.md`, one process for each strategy; its docstring
@@ -68,8 +68,8 @@ def make(folder: Path, rows: int, width: int, classes: int, flat: bool) -> None:
     axes = np.linalg.qr(rng.normal(size=(width, width)))[0] * spectrum[:, None]  # rotated: no column is special
     axes = axes.astype(np.float32)
     centres = rng.standard_normal((classes, width), dtype=np.float32) @ axes
-    for start in range(0, rows, DRAWN):
-        stop = min(start + DRAWN, rows)
+    for start in range(0, rows, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, rows)
         own = rng.integers(classes, size=stop - start)
         x = centres[own] + rng.standard_normal((stop - start, width), dtype=np.float32) @ axes
         if flat:
@@ -92,11 +92,11 @@ def make_draws(folder: Path, rows: int) -> None:
     heads = rng.standard_normal((h.shape[1], DRAWS * DRAW_CLASSES), dtype=np.float32) + np.tile(
         2 * rng.standard_normal((h.shape[1], DRAW_CLASSES), dtype=np.float32), DRAWS
     )
-    for start in range(0, rows, DRAWN):
-        x = h[start : start + DRAWN].astype(np.float32) / size
+    for start in range(0, rows, ROWS_AT_ONCE):
+        x = h[start : start + ROWS_AT_ONCE].astype(np.float32) / size
         logits = (x @ heads).reshape(len(x), DRAWS, DRAW_CLASSES)
         logits -= logits.max(2, keepdims=True)
-        log[start : start + DRAWN] = logits - np.log(np.exp(logits).sum(2, keepdims=True))
+        log[start : start + ROWS_AT_ONCE] = logits - np.log(np.exp(logits).sum(2, keepdims=True))
     (folder / "drawn").touch()
 
 
@@ -106,9 +106,9 @@ def make_scored(folder: Path, rows: int, classes: int) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     p, rng = _file(folder, "p", (rows, classes)), np.random.default_rng(0)
-    for start in range(0, rows, DRAWN):
-        logits = 2 * rng.standard_normal((min(DRAWN, rows - start), classes), dtype=np.float32)
-        p[start : start + DRAWN] = _softmax(logits)
+    for start in range(0, rows, ROWS_AT_ONCE):
+        logits = 2 * rng.standard_normal((min(ROWS_AT_ONCE, rows - start), classes), dtype=np.float32)
+        p[start : start + ROWS_AT_ONCE] = _softmax(logits)
     (folder / "done").touch()
 
 
@@ -119,12 +119,12 @@ def make_scored_draws(folder: Path) -> None:
     rows, columns = np.load(folder / "p.npy", mmap_mode="r").shape
     log, rng = _file(folder, "log", (rows, SCORED_DRAWS, columns // SCORED_DRAWS)), np.random.default_rng(1)
     norm, cross = _file(folder, "norm", (rows,)), _file(folder, "cross", (rows,))
-    for start in range(0, rows, DRAWN):
-        logits = 2 * rng.standard_normal((min(DRAWN, rows - start), *log.shape[1:]), dtype=np.float32)
+    for start in range(0, rows, ROWS_AT_ONCE):
+        logits = 2 * rng.standard_normal((min(ROWS_AT_ONCE, rows - start), *log.shape[1:]), dtype=np.float32)
         logits -= logits.max(2, keepdims=True)
-        log[start : start + DRAWN] = logits - np.log(np.exp(logits).sum(2, keepdims=True))
-        norm[start : start + DRAWN] = rng.exponential(size=len(logits))
-        cross[start : start + DRAWN] = rng.standard_normal(len(logits))
+        log[start : start + ROWS_AT_ONCE] = logits - np.log(np.exp(logits).sum(2, keepdims=True))
+        norm[start : start + ROWS_AT_ONCE] = rng.exponential(size=len(logits))
+        cross[start : start + ROWS_AT_ONCE] = rng.standard_normal(len(logits))
     (folder / "drawn").touch()
 
 
@@ -155,7 +155,8 @@ def arrays_of(folder: Path, name: str) -> dict[str, Any]:
 def worker(folder: Path, name: str, k: int, iterations: int | None) -> dict[str, Any]:
     """Select once; with counts of what was read, in units of the pool."""
     import labelwise as lw
-    from labelwise.selection.memory import Size, needed_bytes
+    from labelwise.selection.memory import needed_bytes
+    from labelwise.selection.strategy import Size
     from labelwise.shards import Shard
 
     arrays, strategy = arrays_of(folder, name), lw.strategies.get(name)
@@ -214,11 +215,11 @@ def plain_worker(folder: Path, name: str, k: int, _: int | None) -> dict[str, An
 @contextmanager
 def _peak() -> Iterator[list[float]]:
     """The most memory, without pages of mapped files, that the process had within above the start, in MB."""
-    held, found, over = _own_mb(), [0.0], threading.Event()
+    own_mb, found, over = _own_mb(), [0.0], threading.Event()
 
     def watch() -> None:
         while not over.wait(0.02):
-            found[0] = max(found[0], _own_mb() - held)
+            found[0] = max(found[0], _own_mb() - own_mb)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -293,10 +294,10 @@ def report(asked: argparse.Namespace, names: list[str], title: str) -> bool:
         fine = fine and "cpu" in found
         print(line(name, found), json.dumps(found.get("notes", {})), flush=True)
         if asked.out is not None:
-            kept = asked.out.with_suffix(".json")
-            tables = json.loads(kept.read_text()) if kept.exists() else {}
+            stored = asked.out.with_suffix(".json")
+            tables = json.loads(stored.read_text()) if stored.exists() else {}
             tables.setdefault(title, {"command": command(asked), "rows": {}})["rows"][name] = found
-            kept.write_text(json.dumps(tables, indent=1) + "\n")
+            stored.write_text(json.dumps(tables, indent=1) + "\n")
             asked.out.write_text(page(tables))
     return fine
 
@@ -319,7 +320,7 @@ def main() -> int:
             make_scored_draws(asked.pool)
         return 0 if report(asked, names, f"{rows:,} rows, {classes} classes, k = {asked.k:,}") else 1
     make(asked.pool, rows, asked.width, classes, asked.flat)
-    if set(names) & DRAWN_ONES:
+    if set(names) & WITH_DRAWS:
         make_draws(asked.pool, rows)
     what = "equal variances" if asked.flat else "falling variances"
     title = f"{rows:,} rows, {asked.width} features of {what}, {classes:,} classes, k = {asked.k:,}"

@@ -1,8 +1,9 @@
 """Peers: other libraries on the same inputs, in an environment of their own.
 
-`python benchmarks/peers.py setup [DIR]` makes the environment (default .peers), and inside it a second one, numpy1,
-for peers that fail with current NumPy. The adapters below are called by measure.py with that environment's Python; each
-gives a function of k that returns the picks. bayes.py and dynamical.py call the others by themselves.
+`python benchmarks/peers.py setup [DIR]` makes the environment (default .peers), and inside it two more: numpy1 for
+peers that fail with current NumPy, and battery for battery.py. The adapters below are called by measure.py with that
+environment's Python; each gives a function of k that returns the picks. bayes.py and dynamical.py call the others by
+themselves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,21 @@ import numpy as np
 PACKAGES = ("scikit-learn", "scikit-activeml", "small-text", "baal", "backpack-for-pytorch")
 ALONE = ("toma", "batchbald_redux")  # without what they ask for: notebooks, and a torchvision that breaks baal
 OLDER = "numpy1"
+# battery.py: the peers, what their users hold, and what Labelwise needs; apart, since baal brings a torchvision that
+# breaks transformers.
+BATTERY = "battery"
+BATTERY_PACKAGES: tuple[str, ...] = (
+    "scikit-learn<1.8",  # modAL cannot be used with newer ones
+    "scikit-activeml",
+    "small-text",
+    "modAL-python",
+    "pandas",
+    "pyarrow",
+    "pillow",
+)
+BATTERY_PACKAGES += ("lightgbm", "transformers<5", "datasets<5", "typer", "pyyaml")
+# small-text cannot be used with transformers 5.
+BATTERY_PACKAGES += ("skorch>=1.2",)  # modAL asks for 0.9.0, which needs pkg_resources, gone from setuptools
 OLDER_PACKAGES = ("numpy<2", "scikit-learn<1.6", "bmdal_reg")
 DEFAULT = Path(".peers")
 
@@ -38,22 +54,26 @@ def setup(folder: Path) -> int:
     torch = next(line for line in (root / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
     if subprocess.run([*pinned, torch, "numpy"]).returncode:
         print(f"could not install {torch}; no peer was installed")
-        return len(PACKAGES)
+        return len(PACKAGES) + len(BATTERY_PACKAGES)
     failed = 0
     for package in PACKAGES:
         # A peer that cannot live with our tested versions gets its own, but torch stays as it is.
         fine = (
             not subprocess.run([*pinned, package]).returncode or not subprocess.run([*pip, torch, package]).returncode
         )
-        failed += _said(package, fine)
+        failed += _report(package, fine)
     for package in ALONE:
-        failed += _said(package, not subprocess.run([*pip, "--no-deps", package]).returncode)
+        failed += _report(package, not subprocess.run([*pip, "--no-deps", package]).returncode)
+    venv.create(folder / BATTERY, with_pip=True)
+    battery = [python_of(folder / BATTERY), *pip[1:]]
+    for package in BATTERY_PACKAGES:
+        failed += _report(package, not subprocess.run([*battery, torch, package]).returncode)
     venv.create(folder / OLDER, with_pip=True)
     older = [python_of(folder / OLDER), *pip[1:]]
-    return failed + _said(OLDER_PACKAGES[-1], not subprocess.run([*older, torch, *OLDER_PACKAGES]).returncode)
+    return failed + _report(OLDER_PACKAGES[-1], not subprocess.run([*older, torch, *OLDER_PACKAGES]).returncode)
 
 
-def _said(package: str, fine: bool) -> int:
+def _report(package: str, fine: bool) -> int:
     """1 for a package that could not be installed, which is said."""
     print(f"{package}: {'installed' if fine else 'could not be installed; it will be reported as absent'}")
     return int(not fine)

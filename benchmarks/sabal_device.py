@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import labelwise as lw
+from accelerator import seconds_of
 from labelwise.shards import shards_of
 from labelwise.signals.spec import Embedding, LabelProbs, MeanGrad, Probs
 from labelwise.strategies import Sabal
@@ -40,21 +41,6 @@ TILES: tuple[Tile, ...] = (
 )
 PASSES: tuple[Tile, ...] = ((16, 64, 4), (16, 128, 4), (32, 64, 4), (64, 64, 4))
 IHT = Sabal("iht", iterations=200, tolerance=0.0)
-
-
-def seconds_of(run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
-    """The best time by CUDA events after one warm-up, and the answer."""
-    answer = run()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        answer = run()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return min(times), answer
 
 
 def on_device(inputs: dict[str, Any]) -> dict[str, Any]:

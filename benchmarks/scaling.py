@@ -34,7 +34,8 @@ import torch
 
 import labelwise as lw
 from called import called
-from labelwise.selection.memory import ROW, Size, needed_bytes, smallest_limit
+from labelwise.selection.memory import ROW, needed_bytes, smallest_limit
+from labelwise.selection.strategy import Size
 from labelwise.signals.spec import Features, LogProbs, Signal, stored
 
 HERE = Path(__file__).resolve().parent
@@ -111,7 +112,7 @@ def _selected(name: str, at: dict[str, int], repeats: int) -> dict[str, float]:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the most that was held counts from here on
-    base = held()
+    base = peak_bytes()
     # With a limit large tensors go back to the system at once, so that what is held is what is used.
     lw.select(name, picks, **given, max_memory="100GB")  # type: ignore[arg-type]
     strategy = lw.strategies.get(name)
@@ -121,7 +122,7 @@ def _selected(name: str, at: dict[str, int], repeats: int) -> dict[str, float]:
         if signal.array in given
     }
     size = Size(at["N"], picks, shapes)
-    return {**found, "bytes": max(0, held() - base), "declared": needed_bytes(strategy, size)}
+    return {**found, "bytes": max(0, peak_bytes() - base), "declared": needed_bytes(strategy, size)}
 
 
 def timed(name: str, given: dict[str, np.ndarray], picks: int, repeats: int) -> float:
@@ -139,7 +140,7 @@ def _first(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {one: array[:300] for one, array in given.items()}
 
 
-def held() -> int:
+def peak_bytes() -> int:
     """The most bytes that this process has held in memory (Linux)."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
@@ -185,10 +186,10 @@ def page(lines: Sequence[dict[str, Any]], command: str, spent: float, pictures: 
     worse = sum(above(line) for line in lines)
     verdict = f"**{worse} slopes are above what is stated.**" if worse else "No slope is above what is stated."
     fuller = [line for line in lines if any(used > most for used, most in zip(line["bytes"], line["declared"]))]
-    kept = "" if not fuller else f" **{len(fuller)} lines used more memory than is declared.**"
+    exceptions = "" if not fuller else f" **{len(fuller)} lines used more memory than is declared.**"
     return f"""# Growth
 
-Measured by `{command}`; {spent:.0f} seconds of the processor in all. {verdict}{kept}
+Measured by `{command}`; {spent:.0f} seconds of the processor in all. {verdict}{exceptions}
 Base point: {_words(BASE)}; {", ".join(sorted(SLOW))}: {_words(SMALL)}; {DRAWS} draws. {_machine()}
 
 ## Time
@@ -277,9 +278,9 @@ def draw(lines: Sequence[dict[str, Any]], what: str, label: str, unit: float, pa
         panel.grid(axis="y", color="#eeeeee", zorder=0)
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
-    drawn = [Line2D([], [], marker=MARKERS[axis], color=COLOURS[axis], label=axis) for axis in AXES]
-    drawn.append(Line2D([], [], color="#bbbbbb", label="as the axis"))
-    figure.legend(handles=drawn, loc="outside upper center", ncols=5, frameon=False)
+    handles = [Line2D([], [], marker=MARKERS[axis], color=COLOURS[axis], label=axis) for axis in AXES]
+    handles.append(Line2D([], [], color="#bbbbbb", label="as the axis"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
     figure.supylabel(label, fontsize=10)
     figure.supxlabel("size along one axis, in units of the base point", fontsize=10)
     figure.savefig(path, dpi=110)
@@ -339,8 +340,8 @@ def driver(rows: int) -> list[str]:
 
     def measured_keep(self: Any) -> None:
         keep(self)
-        kept = self._ray.get(self._remote_snapshot)["shard"]
-        sizes.append(sum(one.nbytes for part in kept.values() for one in part.values()) / len(self))
+        snapshot = self._ray.get(self._remote_snapshot)["shard"]
+        sizes.append(sum(one.nbytes for part in snapshot.values() for one in part.values()) / len(self))
 
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/embedding.npy", np.random.default_rng(0).normal(size=(rows, 2)).astype("float32"))
@@ -351,10 +352,11 @@ def driver(rows: int) -> list[str]:
         for asked in (None, ids):
             ctypes.CDLL(None).malloc_trim(0)  # what is held, not what is kept for later
             Path("/proc/self/clear_refs").write_text("5")
-            before = held()
+            before = peak_bytes()
             lw.select(strategy, 30, embedding=given, ids=asked, engine=engine)
-            most.append((held() - before) / rows)
-        module.SNAPSHOT_EVERY, module.RemoteShard._save_snapshot = 3, measured_keep  # type: ignore[method-assign]
+            most.append((peak_bytes() - before) / rows)
+        module.Ray.tuning = module.Tuning(every=3)
+        module.RemoteShard._save_snapshot = measured_keep  # type: ignore[method-assign]
         lw.select(strategy, 30, embedding=given, engine=engine)
     return [
         f"| driver, for each row of the pool | {most[0]:.0f} |",
