@@ -20,7 +20,7 @@ def found() -> list[str]:
     return sorted(name for name in names if name.startswith(FORBIDDEN))
 
 
-def left_out() -> list[str]:
+def missing_parts() -> list[str]:
     """What the tests will leave out on this machine, each with what brings it in."""
     missing = []
     if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
@@ -31,7 +31,7 @@ def left_out() -> list[str]:
 
 
 if __name__ == "__main__":
-    for part in left_out():
+    for part in missing_parts():
         print(f"left out of the tests on this machine: {part}")
     if shutil.which("nvidia-smi"):
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""Write the tables of strategies in README.md and docs/strategies.md from the classes; --check only compares."""
+"""Write the tables of strategies in docs/strategies.md from the classes; --check only compares."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from labelwise.cli.strategies import LEGEND, facts_of_all
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- strategies: written by scripts/make_strategy_table.py -->", "<!-- end of strategies -->"
-README = ("name", "picks", "needs", "cost", "first batch", "paper")
-DOCS = ("name", "reason", "weights", "objective", "training")
+PAGE = Path("docs") / "strategies.md"
+CHOICE = ("name", "picks", "needs", "cost", "first batch", "paper")
+TRAINING = ("name", "reason", "weights", "objective", "training")
+WHAT = """The sentence that the labelling page shows next to a pick, whether picks come with weights, what a recipe of
+that name trains by, and from which weights; empty cells leave it to the learner."""
 
 
 def table(columns: tuple[str, ...]) -> str:
@@ -23,36 +26,27 @@ def table(columns: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pages() -> dict[Path, str]:
-    """The text that each page should have."""
+def page() -> str:
+    """The text that the page should have."""
     weighted = ", ".join(f"`{name}`" for name in strategies.names() if strategies.get(name).weighted)
-    found = {}
-    for page, content in (
-        ("README.md", f"{table(README)}\n{LEGEND}. These give weights: {weighted}.\n"),
-        ("docs/strategies.md", table(DOCS)),
-    ):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN + "\n")
-        _, end, after = rest.partition(END)
-        if not end:
-            raise SystemExit(f"{page}: the lines {BEGIN!r} and {END!r} are missing")
-        found[ROOT / page] = f"{before}{BEGIN}\n{content}{END}{after}"
-    return found
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN + "\n")
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"{PAGE}: the lines {BEGIN!r} and {END!r} are missing")
+    content = f"{table(CHOICE)}\n{LEGEND}. These give weights: {weighted}.\n\n{WHAT}\n\n{table(TRAINING)}"
+    return f"{before}{BEGIN}\n{content}{END}{after}"
 
 
 def main() -> None:
-    """Write the pages that differ, or with --check name them and fail."""
-    stale = {page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text}
-    if "--check" in sys.argv[1:]:
-        if stale:
-            names = ", ".join(page.name for page in stale)
-            raise SystemExit(
-                f"{names}: the table of strategies is out of date; run python scripts/make_strategy_table.py"
-            )
+    """Write the page if it differs, or with --check name it and fail."""
+    text = page()
+    if text == (ROOT / PAGE).read_text(encoding="utf-8"):
         return
-    for page, text in stale.items():
-        page.write_text(text, encoding="utf-8")
-        print(f"wrote {page}")
+    if "--check" in sys.argv[1:]:
+        raise SystemExit(f"{PAGE}: the tables are out of date; run python scripts/make_strategy_table.py")
+    (ROOT / PAGE).write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main() -> None:
         project = _labelled(Path(folder), given.rounds)
         supervisor = Supervisor(project.folder, print)
         supervisor.start()
-        while project.heartbeat().state != "waiting":
+        while project.heartbeat().state != "waiting" or not project.suggestions().rows:
             time.sleep(0.5)
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -76,13 +76,20 @@ def _serve(project: Project) -> str:
 
 
 def _photograph(chromium: Browser, address: str, out: Path) -> None:
-    wide, narrow = {"label": "", "gallery": "gallery", "report": "report"}, {"phone": ""}
-    for width, height, paths in ((1366, 780, wide), (390, 830, narrow)):
+    wide, narrow = {"label": "", "grid": "grid", "gallery": "gallery", "report": "report"}, {"phone": ""}
+    for width, height, paths in ((1280, 780, wide), (390, 830, narrow)):
         page = chromium.new_page(viewport={"width": width, "height": height})
         page.goto(address)
         page.fill("input[name=name]", "anna")
         page.keyboard.press("Enter")
         page.wait_for_selector("#card[data-ready]")
+        page.evaluate("document.querySelector('[data-seen]')?.click()")  # the hint about encoders
+        for _ in range(10):  # to an item with a suggestion
+            if page.locator("[data-suggested]").count():
+                break
+            token = page.get_attribute("#card", "data-token")
+            page.keyboard.press("s")
+            page.wait_for_selector(f'#card[data-ready]:not([data-token="{token}"])')
         for name, path in paths.items():
             page.goto(f"{address}/{path}")
             time.sleep(1.0)
