@@ -43,6 +43,18 @@ def chromium():
         browser.close()
 
 
+def wait_until(page, expression, timeout=20.0):
+    """Wait until `expression` is true in `page`.
+
+    Playwright's own `wait_for_function` evaluates a text inside of the page when it polls, which the page's
+    Content-Security-Policy forbids: it fails whenever its first look comes too early.
+    """
+    end = time.monotonic() + timeout
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"not true within {timeout:g} s: {expression}"
+        page.wait_for_timeout(20)
+
+
 class Person:
     """Somebody at the keyboard. What the browser complains about is kept."""
 
@@ -59,7 +71,7 @@ class Person:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(address)
         # On a busy machine the page may be there before its scripts are; nobody types that fast.
-        self.page.wait_for_function("() => window.htmx && document.readyState === 'complete'", timeout=20000)
+        wait_until(self.page, "Boolean(window.htmx) && document.readyState === 'complete'")
         self.page.fill("input[name=name]", name)
         self.page.keyboard.press("Enter")
         self.ready()
@@ -228,7 +240,7 @@ def test_an_answer_is_kept_over_a_reload(project, anna):
     page.reload()
     page.wait_for_selector(f'#card[data-ready]:not([data-row="{row}"])')
     assert labels(project) == {row: "dog"}
-    page.wait_for_function(f"() => {answers} === 0")  # the card may be there a moment before
+    wait_until(page, f"{answers} === 0")  # the card may be there a moment before
     anna.complaints = [text for text in anna.complaints if "ERR_FAILED" not in text]
 
 

@@ -1,7 +1,7 @@
 """Annotators with links of their own, in a real browser: what they see, a link revoked meanwhile, and what is left."""
 
 import pytest
-from test_browser import chromium  # noqa: F401  # a fixture
+from test_browser import chromium, wait_until  # noqa: F401  # a fixture
 
 from fake_project import fake_project, running
 from labelwise.server import Auth, access
@@ -58,7 +58,7 @@ def test_a_link_revoked_in_an_open_page_keeps_the_answer_until_there_is_a_new_on
         other.close()
         project.store.set_annotator("ann", "label", "olga")
         ann.open(auth.token_of("ann", 2))
-        ann.page.wait_for_function("!Object.keys(localStorage).some((key) => key.startsWith('labelwise:ann:'))")
+        wait_until(ann.page, "!Object.keys(localStorage).some((key) => key.startsWith('labelwise:ann:'))")
         assert [(one.who, one.value) for one in project.store.events() if one.kind == "label"] == [("ann", "cat")]
         ann.context.close()
 
