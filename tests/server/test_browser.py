@@ -50,9 +50,19 @@ def wait_until(page, expression, timeout=20.0):
     Content-Security-Policy forbids: it fails whenever its first look comes too early.
     """
     end = time.monotonic() + timeout
-    while not page.evaluate(expression):
+    while not _is_true(page, expression):
         assert time.monotonic() < end, f"not true within {timeout:g} s: {expression}"
         page.wait_for_timeout(20)
+
+
+def _is_true(page, expression):
+    """Whether `expression` is true; not yet, where the page is just being replaced."""
+    try:
+        return page.evaluate(expression)
+    except Exception as error:  # of playwright, which may not be installed
+        if "context was destroyed" not in str(error):
+            raise
+        return False
 
 
 class Person:
