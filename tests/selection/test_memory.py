@@ -344,7 +344,8 @@ folder, name, named = sys.argv[1], sys.argv[2], sys.argv[3] == "named"
 arrays = ["probs", "embedding", "duals"]
 pool = {one: np.load(f"{folder}/pool-{one}.npy", mmap_mode="r") for one in arrays[:2]}
 past = {one: np.load(f"{folder}/past-{one}.npy", mmap_mode="r") for one in arrays}
-past = {one: array[: 400_000 if name == "ally" else None] for one, array in past.items()}  # its head takes its time
+most = {"ally": 300_000, "typiclust": 500_000, "probcover": 500_000}.get(name)  # these compute much for each row
+past = {one: array[:most] for one, array in past.items()}
 past = {one: past[one] for one in (["embedding", "duals"] if name == "ally" else arrays[:2])}
 if name == "albl":
     past["y"] = np.zeros(len(past["probs"]), dtype="uint8")
