@@ -141,7 +141,7 @@ def test_a_matrix_beyond_a_barrier_is_an_error():
 
 def test_barriers_of_a_start_have_the_potential_of_an_empty_one():
     start = torch.diag(torch.tensor([3.0, 50.0, 7.0], dtype=torch.float64))
-    warm, cold = Barrier(3, 0.2, start, 60.0), Barrier(3, 0.2)
+    warm, cold = Barrier(3, 0.2, start), Barrier(3, 0.2)
     assert warm.energy().phi == pytest.approx(cold.energy().phi)
     assert warm.energy().phi == pytest.approx(0.2)
     assert warm.lower < 3

@@ -4,12 +4,20 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LinearRegression
 
 import labelwise as lw
 from labelwise.errors import ArgumentError, NumericsError
 from labelwise.pool import Ledger
+from labelwise.rng import Key
+from labelwise.shards import Shards, shards_of
+from labelwise.signals.spec import Basis, Weight
+from labelwise.strategies.leverage import reference
 from labelwise.strategies.leverage.reference import features, joint_eigenvalues, joint_weights, with_constant
+from labelwise.strategies.leverage.weighted_batch import Draws
+from labelwise.strategies.leverage.weighted_sampling import expected_draws
+from labelwise.strategies.leverage.whiten import LEVERAGE, whitened
 
 
 def rounds_of(strategy: lw.Strategy, x: np.ndarray, sizes: list[int], seed: int) -> tuple[Ledger, lw.Selection]:
@@ -93,6 +101,46 @@ def test_the_joint_design_lies_between_its_barriers_in_every_round(kind: str, wa
             low, high = picks.notes["eigenvalues"]
             assert picks.notes["barriers"][0] < low <= high < picks.notes["barriers"][1]
             ledger.add(number, picks.ids, [0] * 30, picks.weights)
+
+
+@pytest.mark.parametrize("kind", reference.KINDS)
+@pytest.mark.parametrize("gamma", [0.45, 0.12])
+def test_a_later_batch_is_that_of_the_slow_reference(kind: str, gamma: float):
+    """Of two labelled rows longer than all free ones, one counts too little and one too much."""
+    for seed in range(3):
+        rng, d, k = np.random.default_rng(seed), 3, 25
+        psi, weights, ids = features(kind, 120, d, rng), rng.exponential(size=30), np.arange(30, 120)
+        psi[:2], weights[:2] = 100 * np.eye(2, 3), (0.0, 9.0)
+        free, known = (
+            shards_of(torch.as_tensor(rows), {name: torch.from_numpy(column) for name, column in columns.items()})
+            for rows, columns in ((ids, {Basis(): psi[30:]}), (np.arange(30), {Basis(): psi[:30], Weight(): weights}))
+        )
+        got = lw.strategies.Bss(gamma=gamma, rank=d, retries=0).select(free, known, k, Key(seed))
+        with whitened(free, Basis(), d, None, Key(seed)) as basis:
+            expected = expected_draws(free, LEVERAGE, k, Draws.most(k))
+            v, past = (
+                basis.transform(part.take(torch.as_tensor(rows))).numpy()
+                for part, rows in ((free, ids), (known, np.arange(30)))
+            )
+        start = reference.joint_start(90, past, weights, k)
+        assert np.linalg.eigvalsh(start)[[0, -1]] == pytest.approx([0, 1], abs=1e-9)  # clipped on both sides
+        slow = reference.bss(v, ids.tolist(), k, gamma, expected, Key(seed).fold("try", 0), start)
+        assert got.ids.tolist() == list(slow)
+        assert np.allclose(got.weights / k, list(slow.values()), rtol=1e-7)
+
+
+def test_labelled_rows_longer_than_all_free_ones_do_not_widen_the_barriers():
+    """Rows of a multivariate t(1): what the labelled ones lack of the pool, no free row can give."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 4)) / np.abs(rng.normal(size=(600, 1)))
+    barriers = []
+    for batches in range(2, 6):
+        _, picks = rounds_of(lw.strategies.Bss(), x, [40] * batches, 0)
+        low, high = picks.notes["barriers"]
+        assert low < picks.notes["eigenvalues"][0] <= picks.notes["eigenvalues"][1] < high
+        barriers.append((low, high))
+    assert min(barriers)[0] > -1
+    assert max(high for _, high in barriers) < 3
 
 
 def test_a_negative_weight_of_a_labelled_row_is_refused():

@@ -93,13 +93,10 @@ class Barrier:
         d: the rank.
         gamma: how fine the design is.
         start_DD: B before the first draw; the barriers begin where its potential is gamma.
-        total: the sum of the weights in `start_DD`.
         tuning: when B is decomposed.
     """
 
-    def __init__(
-        self, d: int, gamma: float, start_DD: Tensor | None = None, total: float = 0.0, tuning: Tuning = DEFAULT
-    ):
+    def __init__(self, d: int, gamma: float, start_DD: Tensor | None = None, tuning: Tuning = DEFAULT):
         self.d, self.gamma, self.tuning = d, gamma, tuning
         self.matrix = torch.zeros(d, d, dtype=torch.float64) if start_DD is None else start_DD.clone()
         self.upper, self.lower = 2 * d / gamma, -2 * d / gamma
@@ -107,7 +104,7 @@ class Barrier:
             lam_D = torch.linalg.eigvalsh(start_DD)
             self.upper = _level(lam_D, gamma / 2)
             self.lower = -_level(-lam_D, gamma / 2)
-        self.total = total  # the sum of gamma/Phi over draws, and so of the weights
+        self.total = 0.0  # the sum of gamma/Phi over draws, and so of the weights
         self.draws = self.evaluations = self.decompositions = 0
         self.natural: int | None = None  # draws at the natural end, once it is passed
         self._lam_D: Tensor | None = None  # Lam and Q; None before the first decomposition

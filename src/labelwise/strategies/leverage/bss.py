@@ -140,17 +140,14 @@ class Bss(BasisStrategy):
             start_DD = torch.zeros(basis.rank, basis.rank, dtype=torch.float64)
             if self.warm and past.rows:
                 start_DD = barrier.mid * past.start(k)
-                before = barrier.mid * past.rows / (past.rows + k)
-                barrier = Barrier(basis.rank, gamma, start_DD, before, self.tuning)
-            before = barrier.total
+                barrier = Barrier(basis.rank, gamma, start_DD, self.tuning)
             draws = _draw(pool, basis, barrier, k, expected, key.fold("try", number))
-            mass = barrier.total - before
-            notes = certificate(barrier, start_DD, mass, past, k)
+            notes = certificate(barrier, start_DD, past, k)
             notes |= {"natural_end": barrier.natural, "decompositions": barrier.decompositions}
             notes |= {"looks": barrier.evaluations, "tries": number + 1}
             miss = _miss(*notes["eigenvalues"])
             if best is None or miss < _miss(*best.notes["eigenvalues"]):
-                best = _Output(draws, k / mass, notes)
+                best = _Output(draws, k / barrier.total, notes)
             best = replace(best, notes={**best.notes, "tries": number + 1})
             if not 0 < _miss(*best.notes["eigenvalues"]) < NEAR_MISS:
                 break

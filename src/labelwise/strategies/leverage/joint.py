@@ -9,10 +9,13 @@ are labelled, and w the weights of the batch,
 D is near G if the labelled rows represent the pool. Where D = G before the batch, draws that represent the free rows
 keep it so. `bss` begins at what the labelled rows lack of G, so that it draws more in those directions:
 
-    B0 = mid (sum_L a_i v v^T/(M + k) - G + I)
+    B0 = mid clip(sum_L a_i v v^T/(M + k) - G + I),   eigenvalues clipped to [0, 1]
 
-Since D = (sum_L a_i v v^T + (B - B0) k/sum(gamma/Phi))/(M + k), barriers of B are barriers of D. All eigenvalues are
-relative to G.
+Without the clip B = mid I would mean D = G. But whatever B0 is, draws add sum(gamma/Phi) I on average: the batch stands
+for the free rows, which neither replace what long labelled rows lack (eigenvalues below 0) nor take away what they have
+too much of (above 1). Such directions only move the barriers away from all others, or attract draws that cannot help.
+Since D = (sum_L a_i v v^T + (B - B0) k/sum(gamma/Phi))/(M + k) for any B0, barriers of B are barriers of D, and what
+was clipped is in D in full. All eigenvalues are relative to G.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class Past:
     def start(self, k: int) -> Tensor:
         """B0/mid (d, d)."""
         eye_DD = torch.eye(len(self.plain_DD), dtype=torch.float64)
-        return self.weighted(k) / (self.rows + k) - self.moment() + eye_DD
+        lam_D, q_DD = torch.linalg.eigh(self.weighted(k) / (self.rows + k) - self.moment() + eye_DD)
+        return (q_DD * lam_D.clamp(0.0, 1.0)) @ q_DD.T
 
     def effective_sample_size(self, k: int, total: float, squares: float) -> float:
         """(sum of weights)^2 / sum of squares over labelled rows and a batch of k with these sums."""
@@ -107,13 +111,12 @@ def design_notes(low: float, high: float, past: Past, k: int) -> dict[str, Any]:
     }
 
 
-def certificate(barrier: Barrier, start_DD: Tensor, mass: float, past: Past, k: int) -> dict[str, Any]:
+def certificate(barrier: Barrier, start_DD: Tensor, past: Past, k: int) -> dict[str, Any]:
     """Notes: the eigenvalues of the joint design, and the barriers that they are certain to lie between.
 
     Args:
         barrier: after the draws.
         start_DD: its B before them.
-        mass: the sum of gamma/Phi of the draws.
         past: the labelled rows.
         k: rows of the batch.
 
@@ -121,7 +124,7 @@ def certificate(barrier: Barrier, start_DD: Tensor, mass: float, past: Past, k: 
         NumericsError: an eigenvalue of B is beyond a barrier.
     """
     barrier.eigenvalues()
-    scale = k / (past.rows + k) / mass
+    scale = k / (past.rows + k) / barrier.total
     eye_DD = torch.eye(barrier.d, dtype=torch.float64)
     rest_DD = past.weighted(k) / (past.rows + k) - scale * start_DD
     notes = design_notes(*relative(rest_DD + scale * barrier.matrix, past), past, k)

@@ -90,13 +90,29 @@ def arrivals(
     return sorted(found)
 
 
-def bss(v: np.ndarray, ids: Sequence[int], k: int, gamma: float, expected: float, key: Key) -> dict[int, float]:
-    """u_i of each row when the next draw would add row k + 1: merged, and scaled so that sum beta is 1."""
+def bss(
+    v: np.ndarray,
+    ids: Sequence[int],
+    k: int,
+    gamma: float,
+    expected: float,
+    key: Key,
+    start: np.ndarray | None = None,
+) -> dict[int, float]:
+    """u_i of each row when the next draw would add row k + 1: merged, and scaled so that sum beta is 1.
+
+    `start` is B0/mid; the barriers begin where each has half of the potential gamma.
+    """
     d = v.shape[1]
     norm = np.array([row @ row for row in v])
     per = max(1, math.floor(1 / (2 * gamma)))
     b = np.zeros((d, d))
     u, l = 2 * d / gamma, -2 * d / gamma  # noqa: E741
+    if start is not None:
+        b = 2 * d * (1 - gamma**2) / gamma**2 * start
+        # sum_i 1/(u - lam_i) = gamma/2 where u is an eigenvalue of this matrix
+        lam, ones = np.linalg.eigvalsh(b), np.full((d, d), 2 / gamma)
+        u, l = np.linalg.eigvalsh(np.diag(lam) + ones)[-1], np.linalg.eigvalsh(np.diag(lam) - ones)[0]  # noqa: E741
     weight: dict[int, float] = {}
     total, draws, number = 0.0, 0, 0
     while True:
@@ -203,6 +219,21 @@ def joint_weights(weights: Sequence[Sequence[float]], n: int) -> list[float]:
         for w in batch:
             found.append(float(c[s] * (n - done[s]) * w / len(batch) + c[s + 1 :].sum()))
     return [value * done[-1] / n for value in found]
+
+
+def joint_start(free: int, past: np.ndarray, weights: np.ndarray, k: int) -> np.ndarray:
+    """B0/mid for a batch of k, with `past` the labelled rows whitened on the free ones: column by column of its vectors.
+
+    Args:
+        free: the number of free rows.
+        past: functions of the labelled rows.
+        weights: their joint weights before the batch.
+    """
+    eye, rows = np.eye(past.shape[1]), len(past)
+    now = 1 + (weights - 1) * (free - k) / free
+    whole = (free * eye + sum(np.outer(v, v) for v in past)) / (free + rows)
+    lam, q = np.linalg.eigh(sum(a * np.outer(v, v) for a, v in zip(now, past)) / (rows + k) - whole + eye)
+    return sum((min(max(x, 0.0), 1.0) * np.outer(v, v) for x, v in zip(lam, q.T)), np.zeros_like(eye))
 
 
 def joint_eigenvalues(
