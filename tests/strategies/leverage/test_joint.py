@@ -11,7 +11,7 @@ import labelwise as lw
 from labelwise.errors import ArgumentError, NumericsError
 from labelwise.pool import Ledger
 from labelwise.rng import Key
-from labelwise.shards import Shards, shards_of
+from labelwise.shards import shards_of
 from labelwise.signals.spec import Basis, Weight
 from labelwise.strategies.leverage import reference
 from labelwise.strategies.leverage.reference import features, joint_eigenvalues, joint_weights, with_constant

@@ -83,7 +83,8 @@ class Past:
         """B0/mid (d, d)."""
         eye_DD = torch.eye(len(self.plain_DD), dtype=torch.float64)
         lam_D, q_DD = torch.linalg.eigh(self.weighted(k) / (self.rows + k) - self.moment() + eye_DD)
-        return (q_DD * lam_D.clamp(0.0, 1.0)) @ q_DD.T
+        start_DD: Tensor = (q_DD * lam_D.clamp(0.0, 1.0)) @ q_DD.T
+        return start_DD
 
     def effective_sample_size(self, k: int, total: float, squares: float) -> float:
         """(sum of weights)^2 / sum of squares over labelled rows and a batch of k with these sums."""

@@ -222,7 +222,7 @@ def joint_weights(weights: Sequence[Sequence[float]], n: int) -> list[float]:
 
 
 def joint_start(free: int, past: np.ndarray, weights: np.ndarray, k: int) -> np.ndarray:
-    """B0/mid for a batch of k, with `past` the labelled rows whitened on the free ones: column by column of its vectors.
+    """B0/mid for a batch of k, vector by vector, with `past` the labelled rows whitened on the free ones.
 
     Args:
         free: the number of free rows.
