@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from labelwise.errors import LabelwiseError
 from labelwise.project import Project, Settings
 from labelwise.project.exchange.changes import plan
@@ -42,6 +44,7 @@ from labelwise.project.exchange.studio_client import Client, RefusedError
 from labelwise.project.exchange.studio_json import config
 from labelwise.project.exchange.studio_sync import FILE, pull, push, read_link
 from labelwise.project.loop.rounds import make_round
+from labelwise.project.loop.stored_model import Model, round_folder, write_model
 from labelwise.project.store import Pick, Round
 from labelwise.server.connections import Limits
 from labelwise.server.label_studio import backend_auth, make_backend_app
@@ -53,7 +56,7 @@ TOKEN = secrets.token_hex(16)
 PERSON = "ann@example.org"
 MORE = ("lame", "glad", "tame", "sour")
 WORDS = ("fine", "awful", "lovely", "dull", "bright", "poor", "warm", "cold", "neat", "rough", "kind", "mean")
-KEYS = {"texts": "000000000000000a", "numbers": "000000000000000b", "images": "000000000000000c"}
+KEYS = {name: f"{n:016x}" for n, name in enumerate(("texts", "numbers", "images", "sets"), 10)}
 
 
 @dataclass
@@ -139,6 +142,26 @@ def backend(folder: Path) -> Project:
     free = [row for row in range(len(project.pool)) if row not in project.reserve]
     project.store.import_labels([(row, ("good", "bad")[n % 2]) for n, row in enumerate(free[:4])], "ann")
     make_round(project, 1, project.store.last_seq())
+    return project
+
+
+def sets(folder: Path) -> Project:
+    """Twelve texts of several classes, and a round of four picks; its model says the same of every row."""
+    folder.mkdir(parents=True)
+    (folder / "words.csv").write_text("body\n" + "".join(f"it was {word}\n" for word in WORDS))
+    classes = ("fine", "lame", "sad")
+    settings = Settings(
+        name="sets", kind="text", source="../words.csv", text="body", encoder="words", classes=classes, k=4,
+        task="multi", recipe="margin",
+    )  # fmt: skip
+    project = Project.create(folder / "project", settings)
+    free = [row for row in range(len(WORDS)) if row not in project.reserve][:4]
+    each = {"fine": 0.75, "lame": 0.625, "sad": 0.25}
+    picks = [Pick(row, "chosen", 0.5, {"words": "lame, or not (62 %)?", "each": each}) for row in free]
+    width = project.pool.inputs(free[:1]).shape[1]
+    model = Model(np.zeros((3, width)), np.array([1.5, 0.5, -1.0]), classes, 0)
+    write_model(round_folder(project.folder, 1), model)
+    project.store.add_round(Round(1, "margin", "linear/12345678", 0, 0, {}), picks)
     return project
 
 
@@ -249,6 +272,33 @@ def run_numbers(project: Project, client: Client, other: Client) -> None:
     found = pull(project, client)
     assert (found.labels, found.open) == (1, 3), found
     assert project.store.answers()[1].value == "99.5"
+
+
+def run_sets(project: Project, client: Client, other: Client) -> None:
+    """The same with several choices for a task, and as the backend of that project."""
+    made = push(project, client)
+    tasks = {task["data"]["al_id"]: task for task in other.tasks(made.project)}
+    rows = sorted(tasks)
+    assert made.created == len(rows) == 4
+    result = lambda *names: [{"from_name": "label", "to_name": "item", "type": "choices", "value": {"choices": names}}]  # noqa: E731
+    answered(other, tasks[rows[0]]["id"], result("sad", "fine"), 3.5)
+    answered(other, tasks[rows[1]]["id"], [], 1.5)
+    found = pull(project, client)
+    assert (found.labels, found.open) == (2, 2), found
+    with serving(project, StudioBackend(project)) as address:
+        other.post("/api/ml/", {"project": made.project, "url": address, "title": "labelwise"})
+        view = other.post("/api/dm/views/", {"project": made.project, "data": {}})
+        selected = {"selectedItems": {"all": True, "excluded": []}, "ordering": []}
+        path = f"/api/dm/actions?id=retrieve_tasks_predictions&project={made.project}&tabID={view['id']}"
+        print("sets, retrieved:", other.post(path, selected))
+        shown = [one for task in other.tasks(made.project) for one in task["predictions"]]
+        new = [one for one in shown if one["model_version"].startswith("labelwise round 1")]
+        assert new
+        assert all(one["result"][0]["value"]["choices"] == ["fine", "lame"] for one in new if one["result"]), new
+        answered(other, tasks[rows[2]]["id"], result("lame", "fine"), 2.5)
+        _until(lambda: rows[2] in project.store.answers())
+    answers = project.store.answers()
+    assert [answers[row].value for row in rows[:3]] == ["fine|sad", "(none)", "fine|lame"]
 
 
 def run_images(project: Project, client: Client, folder: Path) -> None:
@@ -439,6 +489,12 @@ def exchanged(url: str, token: str, legacy: str, folder: Path) -> dict[str, Any]
         run_numbers(project, client, other)
         said["numbers"] = client.said
     print("numbers: pushed, answered, pulled")
+    with closing(sets(folder / "sets")) as project:
+        client = Recorder(url, token)
+        with_key(project, url, "sets")
+        run_sets(project, client, other)
+        said["sets"] = client.said
+    print("sets: pushed, answered, pulled, predicted")
     with closing(images(folder / "images")) as project:
         with_key(project, url, "images")
         run_images(project, Recorder(url, token), folder)

@@ -48,7 +48,6 @@ def push(
 
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
-        opened.require_one_label("labelwise label-studio (`export --format label-studio` and `import` take several)")
         made = send(opened, client, round=round, project_id=project_id, image_url=image_url)
     typer.echo(f"Round {made.round}: {made.created} tasks created in {made.url}/projects/{made.project}")
     if made.existing:
@@ -76,7 +75,6 @@ def pull(
 
     client = _client(url, token_env, legacy_token)
     with closing(Project.open(project)) as opened:
-        opened.require_one_label("labelwise label-studio (`export --format label-studio` and `import` take several)")
         found = take(opened, client, project_id=project_id, add_classes=add_classes)
     typer.echo(f"{found.labels} labels and {found.skips} skips imported, by {len(found.people)} people.")
     for count, what in (
@@ -130,7 +128,6 @@ def serve(
     except ImportError as error:
         raise ExtraError(f"The backend needs more packages: {install_command('app')}") from error
     with closing(Project.open(folder)) as opened:
-        opened.require_one_label("labelwise label-studio (`export --format label-studio` and `import` take several)")
         for line in opened.warnings:
             typer.secho(f"warning: {line}", fg="yellow", err=True)
         serve_backend(

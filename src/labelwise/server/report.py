@@ -144,9 +144,7 @@ def commands(project: Project, trained: bool) -> list[str]:
     folder = place(project)
     lines = [f"labelwise report {folder}", f"labelwise export {folder} --to labels.csv"]
     accept = "" if project.settings.task == "regress" else " --max-error 2%"
-    more = [f"labelwise predict {folder} --to predictions.csv{accept}"]
-    if project.settings.task != "multi":  # of which no model can be written
-        more.append(f"labelwise model {folder} --to model")
+    more = [f"labelwise predict {folder} --to predictions.csv{accept}", f"labelwise model {folder} --to model"]
     return lines + more if trained else lines
 
 

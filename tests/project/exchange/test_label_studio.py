@@ -138,6 +138,17 @@ def test_numbers_as_recorded(tmp_path: Path) -> None:
         assert project.store.answers()[1].value == "99.5"
 
 
+def test_several_choices_as_recorded(tmp_path: Path) -> None:
+    with serving(replaying("sets")) as url, closing(script.sets(tmp_path / "sets")) as project:
+        script.with_key(project, url, "sets")
+        client = Client(url, PERSONAL)
+        assert push(project, client).created == 4
+        found = pull(project, client)
+        assert (found.labels, found.open) == (2, 2)
+        rows = [pick.row for pick in project.store.picks(1)]
+        assert [project.store.answers()[row].value for row in rows[:2]] == ["fine|sad", "(none)"]
+
+
 @pytest.mark.parametrize("name", ["export_json", "export_json_min"])
 def test_its_own_exports_are_imported(tmp_path: Path, name: str) -> None:
     with closing(script.texts(tmp_path / "texts")) as project:

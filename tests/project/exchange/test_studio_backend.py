@@ -206,7 +206,7 @@ def test_a_configuration_that_does_not_fit_is_refused(project: Project, schema: 
 
 def test_a_configuration_is_read_as_its_own_api_gives_it() -> None:
     wanted = {"label": {"type": "Choices", "to_name": ["item"], "inputs": [{"type": "Text", "value": "text"}]}}
-    assert read_config(CONFIG) == {"label": {**wanted["label"], "labels": ["good", "bad"]}}
+    assert read_config(CONFIG) == {"label": {**wanted["label"], "labels": ["good", "bad"], "choice": "single"}}
     with_alias = CONFIG.replace('value="good"', 'value="Good one" alias="good"')
     assert read_config(with_alias)["label"]["labels"] == ["good", "bad"]  # an annotation has the alias
 

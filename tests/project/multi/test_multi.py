@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fake_project import Browser, fake_project, running, work
-from labelwise.errors import ArgumentError, LabelError
-from labelwise.project import Project, Settings
+from labelwise.cli import app
+from labelwise.errors import ArgumentError, LabelError, StoreError
+from labelwise.io.checked import with_checksum
+from labelwise.project import Project, SavedModel, Settings
 from labelwise.project.exchange.changes import apply, plan
 from labelwise.project.exchange.export import export
 from labelwise.project.exchange.read_labels import read_labels
+from labelwise.project.exchange.studio_backend import StudioBackend
+from labelwise.project.exchange.studio_client import Client
+from labelwise.project.exchange.studio_json import config, read_config
+from labelwise.project.exchange.studio_sync import pull, push
 from labelwise.project.label_sets import NONE, majority, names_of, value_of
 from labelwise.project.loop.multi import multi_suspects
-from labelwise.project.loop.set_model import hot, logistic_each, set_losses
+from labelwise.project.loop.set_model import hot, logistic_each, outputs_of, set_losses
 from labelwise.project.loop.snapshot import take_snapshot, with_multi_recipe
+from labelwise.project.loop.stored_model import read_model, round_folder
 from labelwise.project.meter.sentences import figures
 from labelwise.project.predict.predictions import predict
-from labelwise.project.predict.saved_model import model_files
+from labelwise.project.predict.saved_model import model_files, write_model_folder
 from labelwise.project.predict.trained import train
 from labelwise.server import Auth
 from labelwise.server.report import report_html
@@ -179,7 +191,7 @@ def test_the_meter_measures_the_overlap_on_the_test_items(made: Project) -> None
     assert quality.curve[-1][1].value == pytest.approx(meter.score.value)
     page = report_html(made)
     assert "Found of each class" in page
-    assert "labelwise model" not in page
+    assert "labelwise model" in page
 
 
 def test_a_class_too_many_is_a_suspect(made: Project) -> None:
@@ -210,8 +222,38 @@ def test_predictions_are_sets_with_the_chance_that_all_of_it_is_right(made: Proj
     assert right > 0.8
     assert np.mean([found.probability[at] or 0 for at in rows]) == pytest.approx(right, abs=0.1)
     assert any(found.take[at] for at in rows)
-    with pytest.raises(ArgumentError, match="sets of classes cannot be written"):
-        model_files("things", *train(made))
+
+
+def test_a_saved_model_gives_the_same_sets_without_the_project(made: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    assert CliRunner().invoke(app, ["model", str(made.folder), "--to", str(folder)]).exit_code == 0
+    lines = made.settings.path(made.folder).read_text().splitlines()
+    (tmp_path / "new.csv").write_text("\n".join(lines[:101]) + "\n")
+    again, here = SavedModel.load(folder).predict(tmp_path / "new.csv", 0.3), predict(made, max_error=0.3)
+    assert again.predicted == here.predicted[:100]
+    assert again.probability == pytest.approx(here.probability[:100])
+    assert any("|" in one for one in again.predicted if one)
+    assert any(again.take)
+    shown = subprocess.run(
+        [sys.executable, str(folder / "predict.py"), str(tmp_path / "new.csv")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [one.split(",")[3] for one in shown.stdout.splitlines()[1:]] == again.predicted
+    assert "1 / (1 + exp(-output / temperature))" in (folder / "README.md").read_text()
+
+
+def test_an_earlier_version_refuses_a_model_of_sets_and_a_damaged_one_is_refused(made: Project, tmp_path: Path) -> None:
+    write_model_folder(tmp_path / "model", model_files("things", *train(made)))
+    path = tmp_path / "model" / "model.json"
+    about = json.loads(path.read_text())
+    assert (about["format"], about["task"]) == (3, "multi")
+    for task, words in (("classify", "held_out_label_M"), ("several", "'task' is classify, multi or regress")):
+        changed = {name: value for name, value in about.items() if name != "checksum"} | {"task": task}
+        path.write_text(json.dumps(with_checksum(changed)))
+        with pytest.raises(StoreError, match=words):
+            SavedModel.load(tmp_path / "model")
 
 
 def test_labels_go_out_as_csv_and_come_back(made: Project, tmp_path: Path) -> None:
@@ -233,8 +275,6 @@ def test_labels_go_out_as_csv_and_come_back(made: Project, tmp_path: Path) -> No
 
 
 def test_label_studio_gets_several_choices_and_gives_them_back(made: Project, tmp_path: Path) -> None:
-    from labelwise.project.exchange.studio_json import config
-
     assert 'choice="multiple"' in config(made, CLASSES)
     export(made, tmp_path / "tasks.json", "label-studio")
     tasks = json.loads((tmp_path / "tasks.json").read_text())
@@ -249,6 +289,112 @@ def test_label_studio_gets_several_choices_and_gives_them_back(made: Project, tm
 def test_what_takes_one_class_says_so(made: Project) -> None:
     with pytest.raises(ArgumentError, match="takes one class for an item"):
         made.session()
+
+
+def of_label_studio(project: Project, **more: object) -> dict:
+    """A request of Label Studio about every row."""
+    tasks = [{"id": row, "data": {"al_id": row, "row": {}}} for row in range(len(project.pool))]
+    return {"tasks": tasks, "project": "7.17", "label_config": config(project, CLASSES), **more}
+
+
+def test_the_backend_of_label_studio_predicts_sets_and_orders_by_the_least_sure_class(made: Project) -> None:
+    studio, body = StudioBackend(made), of_label_studio(made)
+    studio.setup({"project": "7.17", "schema": body["label_config"]})
+    found = studio.predict(body)["results"]
+    reserved, here = set(made.reserve.tolist()), predict(made)
+    predicted = dict(zip(here.ids, here.predicted))
+    picked = {pick.row for one in made.store.rounds() for pick in made.store.picks(one.number)}
+    model = read_model(round_folder(made.folder, made.store.rounds()[-1].number))
+    assert model is not None
+    free = [row for row in range(len(found)) if row not in reserved]
+    p_NC = 1 / (1 + np.exp(-outputs_of(model, made.pool.inputs(free).numpy(), CLASSES)))
+    for row, p_C in zip(free, p_NC):
+        shown = found[row]["result"][0]["value"]["choices"]
+        assert shown == [name for name, p in zip(CLASSES, p_C) if p > 0.5]
+        if row not in picked:
+            assert found[row]["score"] == pytest.approx(0.5 + np.maximum(p_C, 1 - p_C).min() / 2, abs=1e-5)
+    assert all(not found[row]["result"] for row in reserved)
+    sets = [value_of(found[row]["result"][0]["value"]["choices"], CLASSES) for row in free if row in predicted]
+    assert any("|" in one for one in sets)
+    assert NONE in sets
+
+
+def test_annotations_of_label_studio_are_sets_in_the_order_of_the_classes(tmp_path: Path) -> None:
+    (tmp_path / "things.csv").write_text("a,b,c\n" + "".join(f"{row},2,3\n" for row in range(9)))
+
+    def answered(row: int, *names: str) -> dict:
+        result = [{"from_name": "label", "to_name": "item", "type": "choices", "value": {"choices": list(names)}}]
+        one = {"id": row, "task": row, "completed_by": 3, "updated_at": "t1", "result": result if names else []}
+        task = {"id": row, "data": {"al_id": row, "row": {}}}
+        place = {"id": 7, "label_config": config(project, CLASSES)}
+        return {"action": "ANNOTATION_CREATED", "annotation": one, "task": task, "project": place}
+
+    with closing(Project.create(tmp_path / "made", settings())) as project:
+        studio = StudioBackend(project)
+        assert studio.webhook(answered(0, "old", "red"))["labels"] == 1
+        assert studio.webhook(answered(1))["labels"] == 1
+        assert studio.webhook(answered(2, "big"))["labels"] == 1
+        assert {row: one.value for row, one in project.store.answers().items()} == {0: "red|old", 1: NONE, 2: "big"}
+        reply = studio.webhook(answered(3, "red", "new"))
+        assert reply["status"] == "refused"
+        assert "'new' is not a class of the project" in reply["refused"][0]
+        assert StudioBackend(project, add_classes=True).webhook(answered(3, "new", "red"))["labels"] == 1
+        assert project.store.answers()[3].value == "red|new"
+
+
+def test_a_configuration_with_one_choice_for_an_item_is_refused(made: Project) -> None:
+    single = config(made, CLASSES).replace('choice="multiple"', 'choice="single"')
+    with pytest.raises(LabelError, match='Write choice="multiple" into the <Choices>'):
+        StudioBackend(made).setup({"project": "7.17", "schema": single})
+    with pytest.raises(LabelError, match='Write choice="multiple" into the <Choices>'):
+        StudioBackend(made).predict(of_label_studio(made, label_config=single))
+
+
+def test_picks_are_pushed_with_several_choices_and_annotations_are_pulled(made: Project, tmp_path: Path) -> None:
+    shutil.copytree(made.folder.parent, tmp_path / "copy")
+    theirs: dict = {"tasks": []}
+
+    class Studio:
+        url = "http://127.0.0.1:1"
+
+        def get(self, path: str) -> dict:
+            text = theirs["config"]
+            return {"id": 5, "title": "things", "label_config": text, "parsed_label_config": read_config(text)}
+
+        def post(self, path: str, body: object) -> dict:
+            if isinstance(body, dict):
+                theirs["config"] = body["label_config"]
+                return {"id": 5}
+            theirs["tasks"] += [{"id": 100 + n, **one} for n, one in enumerate(body)]  # type: ignore[arg-type]
+            return {}
+
+        def projects(self) -> list:
+            return []
+
+        def tasks(self, number: int) -> list:
+            return theirs["tasks"]
+
+        def people(self) -> dict:
+            return {3: "ann@example.org"}
+
+    studio = cast("Client", Studio())
+    with closing(Project.open(tmp_path / "copy" / made.folder.name)) as project:
+        assert push(project, studio).created == 20
+        assert 'choice="multiple"' in theirs["config"]
+        guesses = [
+            one["predictions"][0]["result"][0]["value"]["choices"] for one in theirs["tasks"] if one["predictions"]
+        ]
+        assert len(guesses) == 14
+        for one in theirs["tasks"]:
+            names = list(names_of(truth(one["data"]["al_id"])))[::-1]
+            result = [{"from_name": "label", "to_name": "item", "type": "choices", "value": {"choices": names}}]
+            at = {"id": one["id"], "completed_by": 3, "updated_at": "t1"}
+            one["annotations"] = [{**at, "result": result if names else []}]
+        assert pull(project, studio).labels == 20
+        assert pull(project, studio).known == 20
+        rows = [one["data"]["al_id"] for one in theirs["tasks"]]
+        answers = project.store.answers()
+        assert [answers[row].value for row in rows] == [truth(row) for row in rows]
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

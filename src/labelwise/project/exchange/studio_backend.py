@@ -2,8 +2,9 @@
 
 Scores order tasks. Label Studio shows the lowest score first, both in its uncertainty sampling and in a list that is
 sorted by "Prediction score". A row that was picked has its place in the queue of the labelling page, from 0 to 0.5;
-any other row has 0.5 + p/2, where p is the probability of its predicted class. Rows of the test slice get an empty
-result: a prediction would bias the answer that the model is measured by.
+any other row has 0.5 + p/2, where p is the probability of its predicted class (of sets of classes: of what is predicted
+for the class that the model is least sure of). Rows of the test slice get an empty result: a prediction would bias the
+answer that the model is measured by.
 
 A prediction comes from the model of the last round, and its version names both. Label Studio stores scores and asks
 again when the version changes, so they depend on the rounds alone, not on the answers since.
@@ -79,7 +80,7 @@ class StudioBackend:
                     "not a class here. Remove it from the labelling configuration, or start with --add-classes"
                 )
             control_in(theirs, self._project, classes)  # fails if Label Studio cannot show one of them
-            if self._project.settings.task == "classify":
+            if self._project.settings.task != "regress":
                 for name in new:
                     self._project.store.add_class(name, "label-studio")
             return {"model_version": self._known_rounds().version}
@@ -101,7 +102,7 @@ class StudioBackend:
             score, why = (scores[row], whys[row]) if isinstance(row, int) else (LAST, {})
             made = prediction(why, rounds.version, control)
             shown = made["result"] if made is not None else []
-            if control.task == "classify" and shown and shown[0]["value"]["choices"][0] not in choices:
+            if control.task != "regress" and shown and not set(shown[0]["value"]["choices"]) <= set(choices):
                 shown = []
             results.append({"model_version": rounds.version, "score": score, "result": shown})
         return {"results": results}
@@ -191,12 +192,17 @@ class StudioBackend:
         out_NC = self._project.pool.inputs(free).numpy().astype(np.float64) @ model.weight_CD.T + model.bias_C
         if self._project.settings.task == "regress":
             return scores, whys | {row: {"predicted": float(out)} for row, out in zip(free, out_NC[:, 0])}
-        for row, p_C in zip(free, torch.from_numpy(out_NC).softmax(1).numpy()):
-            best = int(p_C.argmax())
-            whys[row] = {"probs": {model.classes[best]: float(p_C[best])}}
-            if row not in rounds.place:
-                scores[row] = 0.5 + float(p_C[best]) / 2
-        return scores, whys
+        if self._project.settings.task == "multi":
+            p_NC = torch.from_numpy(out_NC).sigmoid().numpy()
+            whys |= {row: {"each": dict(zip(model.classes, p_C.tolist()))} for row, p_C in zip(free, p_NC)}
+            sure_N = np.maximum(p_NC, 1 - p_NC).min(1)
+        else:
+            p_NC = torch.from_numpy(out_NC).softmax(1).numpy()
+            for row, p_C in zip(free, p_NC):
+                best = int(p_C.argmax())
+                whys[row] = {"probs": {model.classes[best]: float(p_C[best])}}
+            sure_N = p_NC.max(1)
+        return scores | {row: 0.5 + float(p) / 2 for row, p in zip(free, sure_N) if row not in rounds.place}, whys
 
     def _row(self, task: Mapping[str, Any], control: Control) -> int | str:
         """The row of a task, or the reason why it has none."""
@@ -232,7 +238,12 @@ def _project_of(number: Any, config: Any) -> dict[str, Any]:
     """The project of Label Studio in the form of its API, from the number (or "number.time") and the configuration."""
     if not isinstance(config, str) or not config.strip():
         raise LabelError("the request has no labelling configuration. Set one up in the project of Label Studio first")
-    return {"id": str(number).partition(".")[0], "title": "Label Studio", "parsed_label_config": read_config(config)}
+    return {
+        "id": str(number).partition(".")[0],
+        "title": "Label Studio",
+        "label_config": config,
+        "parsed_label_config": read_config(config),
+    }
 
 
 def _dicts(found: Any, name: str) -> list[dict[str, Any]]:

@@ -61,7 +61,11 @@ def config(project: Project, classes: Sequence[str]) -> str:
 
 
 def read_config(text: str) -> dict[str, dict[str, Any]]:
-    """The controls of a labelling configuration, by name, in the form of Label Studio's API. LabelError for bad XML."""
+    """The controls of a labelling configuration, by name, in the form of Label Studio's API, with their `choice`.
+
+    Raises:
+        LabelError: bad XML.
+    """
     try:
         # A configuration has no use for entities, which can grow without end.
         root = None if "<!DOCTYPE" in text.upper() or "<!ENTITY" in text.upper() else ElementTree.fromstring(text)
@@ -76,7 +80,9 @@ def read_config(text: str) -> dict[str, dict[str, Any]]:
         if one.get("name") and shown and shown in fields:
             inputs = [{"type": fields[shown].tag, "value": str(fields[shown].get("value"))[1:]}]
             labels = [part.get("alias") or part.get("value") for part in one.iter("Choice")]
-            found[str(one.get("name"))] = {"type": one.tag, "to_name": [shown], "inputs": inputs, "labels": labels}
+            found[str(one.get("name"))] = {
+                "type": one.tag, "to_name": [shown], "inputs": inputs, "labels": labels, "choice": one.get("choice"),
+            }  # fmt: skip
     return found
 
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from labelwise.errors import ArgumentError, LabelError, SourceError, StoreError
 from labelwise.io.checked import read_checked, write_checked
+from labelwise.project import label_sets
 from labelwise.project.exchange.entries import ballots, classes_of
 from labelwise.project.exchange.export import image_address
 from labelwise.project.exchange.read_labels import person, seconds_of, value_of
 from labelwise.project.exchange.studio_client import Client
-from labelwise.project.exchange.studio_json import Control, config, data_of, prediction
+from labelwise.project.exchange.studio_json import Control, config, data_of, prediction, read_config
 from labelwise.project.project import Project
 from labelwise.project.store import Event
 
@@ -180,10 +181,12 @@ class Importer:
         self.result.open += not latest
         for who, one in latest.items():
             parts = [part for part in one.get("result") or [] if part.get("from_name") == control.name]
-            value = None if one.get("was_cancelled") else value_of(parts)
+            value = None if one.get("was_cancelled") else value_of(parts, control.task == "multi")
             if value is None and not one.get("was_cancelled"):
                 self.result.unusable.append(f"task {task['id']} by {who}: it does not have exactly one label")
             elif value is None or self._usable(value, who):
+                if value is not None and control.task == "multi":
+                    value = label_sets.value_of(label_sets.names_of(value), self._classes)
                 token = f"label-studio/{key}/{one['id']}/{one.get('updated_at')}"
                 self._write(who, row, value, token, one.get("lead_time"))
 
@@ -212,14 +215,17 @@ class Importer:
         self.result.skips += value is None
 
     def _usable(self, value: str, who: str) -> bool:
-        """Whether the project accepts this label. A missing class is added if that is allowed."""
-        if self._project.settings.task == "regress" or value in self._classes:
-            return True
-        if not self._add_classes and self._classes:
-            self.result.unknown_classes[value] = self.result.unknown_classes.get(value, 0) + 1
+        """Whether the project accepts this label. Missing classes are added if that is allowed."""
+        task = self._project.settings.task
+        names = () if task == "regress" else label_sets.names_of(value) if task == "multi" else (value,)
+        new = [name for name in names if name not in self._classes]
+        if new and not self._add_classes and self._classes:
+            for name in new:
+                self.result.unknown_classes[name] = self.result.unknown_classes.get(name, 0) + 1
             return False
-        self._project.store.add_class(value, who)
-        self._classes.append(value)
+        for name in new:
+            self._project.store.add_class(name, who)
+            self._classes.append(name)
         return True
 
 
@@ -298,7 +304,7 @@ def find_or_create_project(project: Project, client: Client, number: int | None)
 
 def control_in(theirs: dict[str, Any], project: Project, classes: Sequence[str]) -> Control:
     """The control of a labelling configuration that accepts the labels of the project. LabelError if there is none."""
-    wanted = "Choices" if project.settings.task == "classify" else "Number"
+    wanted = "Number" if project.settings.task == "regress" else "Choices"
     title = f"project {theirs.get('id')} ({theirs.get('title')})"
     for name, one in (theirs.get("parsed_label_config") or {}).items():
         if one.get("type") != wanted or not one.get("inputs"):
@@ -308,6 +314,11 @@ def control_in(theirs: dict[str, Any], project: Project, classes: Sequence[str])
             raise LabelError(
                 f"{title} has no choice {', '.join(map(repr, missing[:5]))}. Add it to the labelling configuration, or "
                 "push to a new project"
+            )
+        if project.settings.task == "multi" and read_config(theirs["label_config"])[name]["choice"] != "multiple":
+            raise LabelError(
+                f"{title} takes one choice for an item, and this project has several (--multi). Write "
+                'choice="multiple" into the <Choices> of its labelling configuration'
             )
         return Control(name, one["to_name"][0], one["inputs"][0]["value"], project.settings.task)
     raise LabelError(f"{title} has no <{wanted}> in its labelling configuration for these labels. Check --project-id")
@@ -319,7 +330,7 @@ def _find(client: Client, key: str) -> int | None:
 
 def _create(project: Project, client: Client, key: str) -> int:
     classes = classes_of(project)
-    if project.settings.task == "classify" and not classes:
+    if project.settings.task != "regress" and not classes:
         raise LabelError(
             "the project has no classes yet, so there would be nothing to choose in Label Studio. Add classes first"
         )

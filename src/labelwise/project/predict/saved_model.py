@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from labelwise import __version__
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import StoreError
 from labelwise.io.checked import read_checked, with_checksum
 from labelwise.io.files import write_bytes
 from labelwise.project.data.encoders import Encoder, encoder_of, is_code
@@ -25,7 +25,7 @@ from labelwise.project.data.saved_encoders import LEARNT, restored, state_of
 from labelwise.project.predict.predictions import MAX_ERROR, Predictions, predict_other
 from labelwise.project.predict.trained import HeldOutRows, Trained
 
-FORMAT = 2  # 1 has no checksums
+FORMAT = 3  # 2 has no sets of classes, 1 no checksums
 _REMEDY = "write it again with `labelwise model`"
 _ARRAYS = ("weight", "bias", "mean", "scale")
 SCRIPT = '''"""Predict rows with this model:  python predict.py NEW > predictions.csv"""
@@ -61,6 +61,7 @@ output x of the encoder:
 _NOTHING = np.empty(0, object)
 _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "kind": ("image, text or table", lambda v: v in ("image", "text", "table")),
+    "task": ("classify, multi or regress", lambda v: v in ("classify", "multi", "regress")),
     "classes": ("a list of different texts", lambda v: _names(v) and len(set(v)) == len(v)),
     "columns": ("a list of texts", lambda v: _names(v)),
     "text": ("a text or null", lambda v: v is None or isinstance(v, str)),
@@ -109,7 +110,7 @@ class SavedModel:
         trained = Trained(
             weight, bias, mean, scale, tuple(about["classes"]), float(about["temperature"]),
             about["margin"], int(about["labels"]), about["score"], kind,
-            name, make, tuple(about["columns"]), about["text"],
+            name, make, tuple(about["columns"]), about["text"], sets=about["task"] == "multi",
         )  # fmt: skip
         return SavedModel(trained, HeldOutRows(*(arrays[f"held_out_{field.name}"] for field in fields(HeldOutRows))))
 
@@ -135,16 +136,12 @@ def model_files(name: str, trained: Trained, held_out: HeldOutRows) -> dict[str,
         trained: the model.
         held_out: labelled rows, with which predictions for other rows are accepted.
     """
-    if trained.sets:
-        raise ArgumentError(
-            "a model of sets of classes cannot be written. `labelwise predict PROJECT --on FILE` predicts other rows"
-        )
     state, learnt = state_of(trained.make_encoder()) if trained.encoder in LEARNT else ({}, {})
     about: dict[str, Any] = {
-        "format": FORMAT,
+        "format": FORMAT if trained.sets else 2,  # an earlier Labelwise would take sets of classes for single ones
         "labelwise": __version__,
         "kind": trained.kind,
-        "task": "classify" if trained.classes else "regress",
+        "task": "multi" if trained.sets else "classify" if trained.classes else "regress",
         "classes": list(trained.classes),
         "columns": list(trained.columns),
         "text": trained.text,
@@ -220,8 +217,10 @@ def _check(folder: Path, about: dict[str, Any], arrays: dict[str, np.ndarray]) -
         "mean": (width,),
         "scale": (width,),
     }
-    wanted |= {"held_out_rows": (test[0].size,), "held_out_label_M": (test[0].size,)}
-    wanted |= {"held_out_out_MC": (test[0].size, outputs), "held_out_cross_label_N": (test[4].size,)}
+    label = (outputs,) if about["task"] == "multi" else ()  # of a row
+    crossed = len(np.atleast_1d(test[4]))
+    wanted |= {"held_out_rows": (test[0].size,), "held_out_label_M": (test[0].size, *label)}
+    wanted |= {"held_out_out_MC": (test[0].size, outputs), "held_out_cross_label_N": (crossed, *label)}
     for name, shape in wanted.items():
         array = arrays.get(name, _NOTHING)
         if array.shape != shape or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
@@ -229,7 +228,7 @@ def _check(folder: Path, about: dict[str, Any], arrays: dict[str, np.ndarray]) -
                 f"{folder / 'model.npz'}: {name!r} has finite numbers of shape {shape}, not "
                 f"{array.dtype} {array.shape}. {_REMEDY}"
             )
-    if len(test[3]) != test[4].size or test[3].dtype.kind not in "fiu":
+    if len(test[3]) != crossed or test[3].dtype.kind not in "fiu":
         raise StoreError(f"{folder / 'model.npz'}: the rows of cross-validation do not fit together. {_REMEDY}")
 
 
@@ -245,7 +244,10 @@ def _readme(name: str, trained: Trained) -> str:
     }[trained.kind]
     formula = "output = weight @ ((x - mean) / scale) + bias"
     if trained.classes:
-        formula += "\n    probabilities = softmax(output / temperature)      # of the classes in model.json, in order"
+        function = "1 / (1 + exp(-output / temperature))" if trained.sets else "softmax(output / temperature)"
+        formula += f"\n    probabilities = {function}      # of the classes in model.json, in order"
+    if trained.sets:
+        formula += "\n    predicted = every class whose probability is above one half"
     score = trained.score
     quality = "It was not tested: no random test row has a label."
     if score["test_rows"]:
