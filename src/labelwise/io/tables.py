@@ -181,7 +181,17 @@ def arrow_numbers(column: Any) -> np.ndarray | None:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         return None
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
+    return np.concatenate([np.empty(0), *map(_numbers_of, column.cast(pa.float64(), safe=False).chunks)])
+
+
+def _numbers_of(part: Any) -> np.ndarray:
+    """An Arrow array of float64, by its buffers: to_numpy() would import pandas, in a third of a second."""
+    valid, values = part.buffers()
+    found = np.frombuffer(values, np.float64, len(part), 8 * part.offset) if len(part) else np.empty(0)
+    if valid is None:
+        return found
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[part.offset : part.offset + len(part)]
+    return np.where(bits, found, np.nan)
 
 
 def number(value: str) -> float | None:

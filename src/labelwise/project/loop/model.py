@@ -60,27 +60,39 @@ def logistic(
     x_ND: Tensor, label_N: Tensor, classes: int, weight_N: Tensor | None = None, strength: float = STRENGTH
 ) -> tuple[Tensor, Tensor]:
     """Weight (C, D) and bias (C,) of the logistic regression; `weight_N` has mean 1, `strength` is C above."""
-    z_NM, back = span(x_ND)
-    weight = torch.zeros(classes, z_NM.shape[1], dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    one = None if weight_N is None else weight_N[None]
+    weight_FCD, bias_FC = logistics(x_ND[None], label_N[None], classes, one, strength)
+    return weight_FCD[0], bias_FC[0]
+
+
+def logistics(
+    x_FND: Tensor, label_FN: Tensor, classes: int, weight_FN: Tensor | None = None, strength: float = STRENGTH
+) -> tuple[Tensor, Tensor]:
+    """Weights (F, C, D) and biases (F, C) of F logistic regressions at once, each with N rows.
+
+    Twelve small ones together take a quarter of the time that they take one after the other.
+    """
+    z_FNM, back = span(x_FND)
+    weight = torch.zeros(len(z_FNM), classes, z_FNM.shape[2], dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(len(z_FNM), classes, dtype=torch.float64, requires_grad=True)
     descent = torch.optim.LBFGS(
         [weight, bias], max_iter=_STEPS, history_size=10, line_search_fn="strong_wolfe", tolerance_grad=1e-4
     )
-    target_NC = nn.functional.one_hot(label_N, classes).double()
-    weight_N1 = None if weight_N is None else weight_N[:, None]
+    target_FNC = nn.functional.one_hot(label_FN, classes).double()
+    weight_FN1 = None if weight_FN is None else weight_FN[..., None]
 
     def loss() -> float:
         # By hand: autograd would take twice as long for a layer this small. The bias has a tiny penalty, so that a
         # class without a row has an optimum.
         with torch.no_grad():
-            logp_NC = (z_NM @ weight.T + bias).log_softmax(1)
-            off_NC, fit_NC = logp_NC.exp() - target_NC, logp_NC * target_NC
-            if weight_N1 is not None:
-                off_NC, fit_NC = off_NC * weight_N1, fit_NC * weight_N1
-            weight.grad = off_NC.T @ z_NM + weight / strength
-            bias.grad = off_NC.sum(0) + 1e-3 * bias
+            logp_FNC = (z_FNM @ weight.mT + bias[:, None]).log_softmax(2)
+            off_FNC, fit_FNC = logp_FNC.exp() - target_FNC, logp_FNC * target_FNC
+            if weight_FN1 is not None:
+                off_FNC, fit_FNC = off_FNC * weight_FN1, fit_FNC * weight_FN1
+            weight.grad = off_FNC.mT @ z_FNM + weight / strength
+            bias.grad = off_FNC.sum(1) + 1e-3 * bias
             penalty = weight.square().sum() / strength + 1e-3 * bias.square().sum()
-            return float(-fit_NC.sum() + penalty / 2)
+            return float(-fit_FNC.sum() + penalty / 2)
 
     descent.step(loss)
     return back(weight.detach()), bias.detach()
@@ -107,8 +119,8 @@ def ridge(x_ND: Tensor, y_N: Tensor, weight_N: Tensor | None = None) -> tuple[Te
 
 
 def span(x_ND: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Rows in coordinates of their span if that is smaller, and a function that maps weights back."""
-    if len(x_ND) >= x_ND.shape[1]:
+    """Rows (..., N, D) in coordinates of their span if that is smaller, and a function that maps weights back."""
+    if x_ND.shape[-2] >= x_ND.shape[-1]:
         return x_ND, lambda weight: weight
-    q_DN, r_NN = torch.linalg.qr(x_ND.T)
-    return r_NN.T.contiguous(), lambda weight: weight @ q_DN.T
+    q_DN, r_NN = torch.linalg.qr(x_ND.mT)
+    return r_NN.mT.contiguous(), lambda weight: weight @ q_DN.mT

@@ -9,6 +9,10 @@ Beyond n = m, the curve continues as  E(n) = a + b n^-c,  a, b >= 0. The uncerta
 draw resamples the test rows (the same rows for all models, whose losses are compared), adds the spread between
 training sets (by Hoeffding's bound for an average over subsets), and draws the exponent c in proportion to how well
 each value fits, so that a curve that is poorly known has a wide interval.
+
+How many random labels a model is worth is asked again after every round, so its interval holds at all of these times
+(`labels_between`): its ends lie ALWAYS standard errors away instead of 1.96. A Brownian motion leaves this boundary
+between times 30 and 3,000 (test rows) with probability 0.046 (Siegmund, Sequential Analysis, 1985, (4.40)).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.project.loop.model import logistic, ridge
+from labelwise.project.loop.model import logistics, ridge
 from labelwise.project.loop.set_model import logistic_each, set_losses
 from labelwise.rng import Key
 
@@ -27,6 +31,8 @@ DRAWS = 600
 _SIZES = 6
 _FOLDS = 6  # one row in six is held out at the largest size
 _EXPONENTS = np.geomspace(0.15, 2.0, 16)
+ALWAYS = 3.1  # standard errors, see above
+_GRID = 200  # numbers of labels that are tried
 MOST_WEIGHT = 2.0  # of a draw of a slice with weights
 _MODEL_ERROR = 0.05  # relative difference that even the best law may have from a true curve
 
@@ -66,15 +72,18 @@ def random_curve(
     total_SM, count_SM = np.zeros((len(sizes_S), m)), np.zeros((len(sizes_S), m))
     mean_RS = np.zeros((repeats, len(sizes_S)))
     x_MD = x_MD.double()
+    orders, insides = [], []
     for repeat in range(repeats):
         order = key.fold("order", repeat // _FOLDS).numpy().permutation(m)
         uniform_M = key.fold("thin", repeat // _FOLDS).numpy().random(m) < chance_M
         order = np.roll(order, (repeat % _FOLDS) * out)  # each row is held out at the largest size in one of the folds
-        usable = order[: m - out][uniform_M[order[: m - out]]]
-        for s, n in enumerate(sizes_S.tolist()):
-            inside = usable[:n]
-            outside = order[~np.isin(order, inside)]
-            loss = _losses(x_MD, label_M, inside, outside, classes)
+        orders.append(order)
+        insides.append(order[: m - out][uniform_M[order[: m - out]]])
+    for s, n in enumerate(sizes_S.tolist()):
+        loss_RM = _losses(x_MD, label_M, [inside[:n] for inside in insides], classes)
+        for repeat, (order, inside) in enumerate(zip(orders, insides)):
+            outside = order[~np.isin(order, inside[:n])]
+            loss = loss_RM[repeat, outside]
             total_SM[s, outside] += loss
             count_SM[s, outside] += 1
             mean_RS[repeat, s] = np.average(loss, weights=w_M[outside])
@@ -82,16 +91,23 @@ def random_curve(
     return RandomCurve(sizes_S, loss_SM, _spread(mean_RS, loss_SM, sizes_S))
 
 
-def _losses(x_MD: Tensor, label_M: np.ndarray, inside: np.ndarray, outside: np.ndarray, classes: int) -> np.ndarray:
+def _losses(x_MD: Tensor, label_M: np.ndarray, insides: list[np.ndarray], classes: int) -> np.ndarray:
+    """The losses (R, M) on all rows of R models, each trained on the rows inside."""
+    if classes and label_M.ndim == 1:
+        inside_RN = torch.from_numpy(np.stack(insides))
+        label_RN = torch.from_numpy(label_M.astype(np.int64))[inside_RN]
+        weight_RCD, bias_RC = logistics(x_MD[inside_RN], label_RN, classes)
+        best_RM = (x_MD @ weight_RCD.mT + bias_RC[:, None]).argmax(2).numpy()
+        return np.asarray((best_RM != label_M).astype(np.float64))
+    return np.stack([_losses_of_one(x_MD, label_M, inside) for inside in insides])
+
+
+def _losses_of_one(x_MD: Tensor, label_M: np.ndarray, inside: np.ndarray) -> np.ndarray:
     if label_M.ndim == 2:  # sets of classes, as zeros and ones
         weight, bias = logistic_each(x_MD[inside], torch.from_numpy(label_M[inside]))
-        return set_losses((x_MD[outside] @ weight.T + bias).numpy() > 0, label_M[outside])
-    if classes:
-        label = torch.from_numpy(label_M[inside].astype(np.int64))
-        weight, bias = logistic(x_MD[inside], label, classes)
-        return ((x_MD[outside] @ weight.T + bias).argmax(1).numpy() != label_M[outside]).astype(np.float64)
+        return set_losses((x_MD @ weight.T + bias).numpy() > 0, label_M)
     weight, bias = ridge(x_MD[inside], torch.from_numpy(label_M[inside]).double())
-    return ((x_MD[outside] @ weight[0] + bias[0]).numpy() - label_M[outside]) ** 2
+    return ((x_MD @ weight[0] + bias[0]).numpy() - label_M) ** 2
 
 
 def _spread(mean_RS: np.ndarray, loss_SM: np.ndarray, sizes_S: np.ndarray) -> float:
@@ -116,9 +132,11 @@ class Curves:
 
     def loss_at(self, n: float) -> np.ndarray:
         """The mean loss (B,) at n labels."""
-        if n <= self.sizes_S[-1]:
-            return np.array([np.interp(n, self.sizes_S, row) for row in self.loss_BS])
-        return self.law_at(n)
+        if n > self.sizes_S[-1]:
+            return self.law_at(n)
+        place = np.interp(n, self.sizes_S, np.arange(len(self.sizes_S)))
+        left, part = int(place), place - int(place)
+        return self.loss_BS[:, left] * (1 - part) + self.loss_BS[:, min(left + 1, len(self.sizes_S) - 1)] * part
 
     def law_at(self, n: float) -> np.ndarray:
         """The mean loss (B,) at n labels by the fitted law alone."""
@@ -135,6 +153,28 @@ class Curves:
             ratio = np.log(self.b_B[b] / gap) / self.c_B[b] if gap > 0 and self.b_B[b] > 0 else np.inf
             found[b] = most if ratio >= np.log(most) else np.exp(ratio)
         return np.clip(found, self.sizes_S[0], most)
+
+    def labels_between(self, loss_B: np.ndarray, most: float, rows: int, luck: float) -> tuple[float, float]:
+        """The least and the most random labels that may do as well as a model, at all times with 95 % confidence.
+
+        A number of labels may do as well if the loss of the curve there differs by at most ALWAYS standard errors.
+
+        Args:
+            loss_B: the mean loss of the model in each draw.
+            most: the largest number of labels.
+            rows: test rows, if losses lie between 0 and 1; 0 otherwise. A model without an error on few rows would
+                have no standard error. So ALWAYS^2 / 2 rows are added on which the model or the curve alone is wrong,
+                as Wilson's interval adds ALWAYS^2 rows.
+            luck: variance of the mean loss between models of this many labels.
+        """
+        added = ALWAYS**2 / 2 if rows else 0.0
+        shrink = rows / (rows + added) if rows else 1.0
+        extra = added / (rows + added) ** 2 + luck if rows else luck
+        labels_L = np.geomspace(self.sizes_S[0], most, _GRID)
+        above_BL = np.stack([self.loss_at(n) for n in labels_L], axis=1) - loss_B[:, None]
+        above_L, far_L = shrink * above_BL.mean(0), ALWAYS * np.sqrt(shrink**2 * above_BL.var(0) + extra)
+        worse, better = np.flatnonzero(above_L <= far_L), np.flatnonzero(above_L >= -far_L)
+        return float(labels_L[worse[0]] if len(worse) else most), float(labels_L[better[-1] if len(better) else 0])
 
 
 def weights(weight_M: np.ndarray, key: Key, draws: int = DRAWS) -> np.ndarray:

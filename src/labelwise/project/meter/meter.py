@@ -66,7 +66,8 @@ class Meter:
         test: test rows that have a label.
         metric, score: accuracy, overlap (of sets of classes) or RMSE of the model on the test rows; None without one.
         control: the same for a model trained on as many random labels.
-        needed: random labels needed for the score that was reached.
+        needed: random labels needed for the score that was reached. Its interval, and those of `saved` and `hours`,
+            hold at all times at once, since people look at them after every round.
         saved: `needed` less `labels`.
         hours: `saved` in working hours, at `seconds` for a label.
         beyond: whether `needed` and `control` are extrapolated beyond the measured curve.
@@ -171,11 +172,10 @@ def compute(history: History, batch: int, rows: int, round: int, after: int, key
     beyond, measured = False, 0
     random: tuple[tuple[int, Span], ...] = ()
     if m >= least:
-        curves, labels_B = _against_random(history, w_BM, rows, key)
+        curves, needed = _against_random(history, w_BM, rows, key)
         measured = int(curves.sizes_S[-1])
         random = tuple((n, _span(_metric(curves.loss_at(n), metric))) for n in _sizes(curves.sizes_S, labels))
         control = _span(_metric(curves.loss_at(labels), metric))
-        needed = _span(labels_B, most=float(rows))
         saved = needed.minus(labels)
         beyond = bool(max(labels, needed.value) > curves.sizes_S[-1])
         early = _too_wide(needed, labels, metric)
@@ -254,8 +254,8 @@ def score_of(loss_M: np.ndarray, metric: Metric, weight_M: np.ndarray | None = N
     return Span(*ends) if len(loss_M) > 1 and all(map(math.isfinite, ends)) else Span(ends[0], 0.0, None)
 
 
-def _against_random(history: History, w_BM: np.ndarray, rows: int, key: Key) -> tuple[mean_curve.Curves, np.ndarray]:
-    """Learning curves of random labels, and the labels (B,) at which each reaches the score of the model."""
+def _against_random(history: History, w_BM: np.ndarray, rows: int, key: Key) -> tuple[mean_curve.Curves, Span]:
+    """Learning curves of random labels, and the labels at which they reach the score of the model."""
     measured = mean_curve.random_curve(
         history.x_MD,
         history.label_M if history.hot_MC is None else history.hot_MC,
@@ -264,7 +264,11 @@ def _against_random(history: History, w_BM: np.ndarray, rows: int, key: Key) -> 
         history.weight_M,
     )
     curves = mean_curve.curves(measured.sizes_S, measured.loss_SM, w_BM, measured.spread, key)
-    return curves, curves.labels_at(w_BM @ history.losses_RM[-1], float(rows))
+    loss_B, shares = w_BM @ history.losses_RM[-1], len(history.rows) if history.classes else 0
+    luck = measured.spread**2 / max(history.labels_R[-1], 1)
+    low, high = curves.labels_between(loss_B, float(rows), shares, luck)
+    value = min(max(float(np.median(curves.labels_at(loss_B, float(rows)))), low), high)
+    return curves, Span(value, low, None if high >= rows else high)
 
 
 def _gains(history: History, w_BM: np.ndarray, batch: int, metric: Metric, key: Key) -> tuple[Span | None, Span | None]:
@@ -311,10 +315,10 @@ def _metric(loss: np.ndarray, metric: Metric) -> np.ndarray:
     return np.asarray(1 - loss if metric != "rmse" else np.sqrt(np.maximum(loss, 0.0)))
 
 
-def _span(values_B: np.ndarray, most: float | None = None) -> Span:
-    """Median and interval of draws; without an upper end where the interval reaches `most`."""
+def _span(values_B: np.ndarray) -> Span:
+    """Median and interval of draws."""
     low, median, high = np.quantile(values_B, [_TAIL, 0.5, 1 - _TAIL]).tolist()
-    return Span(median, low, None if most is not None and high >= 0.999 * most else high)
+    return Span(median, low, high)
 
 
 def _too_wide(needed: Span, labels: int, metric: Metric) -> str:

@@ -153,7 +153,14 @@ def outlook() -> str:
         )
         when += f", in nine of ten after {nine:,}" if nine else ", in nine of ten later than that" if half else ""
         parts.append(f"one of {100 * float(share):.0f} % {when}")
-    return f"In {found['projects']} simulated projects, a saving over random labels was shown: {'; '.join(parts)}."
+    items = [
+        f"about {count:,} for one of {100 * float(share):.0f} %" for share, count in sorted(found["items"].items())
+    ]
+    needed = f"Even a comparison with real random labels would take many test items: {', '.join(reversed(items))}"
+    return (
+        f"In {found['projects']} simulated projects, a saving over random labels was shown: {'; '.join(parts)}. "
+        f"{needed} (at {found['labels']} labels)."
+    )
 
 
 def saving(meter: Meter) -> str:
