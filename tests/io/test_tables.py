@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +93,16 @@ def test_a_table_of_columns_in_memory():
     assert texts(table.columns["b"]) == ["3", "1"]
     assert texts(table.columns["a"]) == ["", "x"]
     assert (table.ids.tolist(), table.places) == ([2, 0], ["row 2", "row 0"])
+
+
+def test_numbers_of_parquet_are_read_without_pandas(tmp_path: Path):
+    numbers = pa.chunked_array([pa.array([1, None, 3]), pa.array([], pa.int64()), pa.array([4, 5, None]).slice(1)])
+    pq.write_table(pa.table({"a": numbers, "b": numbers.cast(pa.float32())}), tmp_path / "t.parquet", row_group_size=2)
+    code = (
+        "import sys; from pathlib import Path; from labelwise.io.tables import read_table; "
+        f"print(read_table(Path({str(tmp_path / 't.parquet')!r})).columns['a'].tolist(), 'pandas' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[1.0, nan, 3.0, 5.0, nan] False"
+    found = read_table(tmp_path / "t.parquet").columns["b"]
+    assert np.asarray(found).tolist() == pytest.approx([1, float("nan"), 3, 5, float("nan")], nan_ok=True)
