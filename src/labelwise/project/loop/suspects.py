@@ -66,13 +66,7 @@ def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Se
     if not classes:
         return _numbers(ids, x_ND, torch.tensor(list(labels), dtype=torch.float64), key)
     label_N = torch.tensor([int(label) for label in labels])
-    fold_N = assign_folds(ids, label_N, _FOLDS, key)
-    out_NC = torch.zeros(len(ids), len(classes), dtype=torch.float64)
-    for fold in range(_FOLDS):
-        out = fold_N == fold
-        if bool(out.any()) and not bool(out.all()):
-            weight, bias = logistic(x_ND[~out], label_N[~out], len(classes), strength=_STRENGTH)
-            out_NC[out] = x_ND[out] @ weight.T + bias
+    out_NC = out_of_fold(ids, x_ND, label_N, len(classes), key)
     known_N = torch.bincount(label_N, minlength=len(classes))[label_N] >= _KNOWN
     best_N, wrong_N = out_NC.argmax(1), torch.zeros(len(ids), dtype=torch.float64)
     wrong_N[known_N] = _wrong(out_NC[known_N], label_N[known_N])
@@ -82,6 +76,18 @@ def find(rows: Sequence[int], x_ND: Tensor, labels: Sequence[float], classes: Se
         Suspect(int(ids[i]), classes[int(label_N[i])], classes[int(best_N[i])], round(float(wrong_N[i]), 4))
         for i in order
     ]
+
+
+def out_of_fold(ids: Tensor, x_ND: Tensor, label_N: Tensor, classes: int, key: Key) -> Tensor:
+    """Outputs (N, C) for each row by a model of the other folds."""
+    fold_N = assign_folds(ids, label_N, _FOLDS, key)
+    out_NC = torch.zeros(len(ids), classes, dtype=torch.float64)
+    for fold in range(_FOLDS):
+        out = fold_N == fold
+        if bool(out.any()) and not bool(out.all()):
+            weight, bias = logistic(x_ND[~out], label_N[~out], classes, strength=_STRENGTH)
+            out_NC[out] = x_ND[out] @ weight.T + bias
+    return out_NC
 
 
 def _wrong(out_NC: Tensor, label_N: Tensor) -> Tensor:
