@@ -50,7 +50,8 @@ TESTS = {answers: int(SHARE * answers + 0.5) for answers in ANSWERS}
 class Look:
     """What is told of a project at one time: by the meter, and at best.
 
-    `mean` and `square` are those of the loss of the model of n random labels less that of the project, over test rows.
+    `mean` and `square` are those of the loss of the model of n random labels less that of the project, over all rows
+    that no model was trained on.
     """
 
     told: bool
@@ -108,7 +109,8 @@ def project(one: World, seed: int) -> Told:
         key = Key(seed).fold("ask", answers)
         # The curve of random labels depends on the test rows alone: it is made once for all savings.
         curve = mean_curve.random_curve(x_MD, label_M, len(one.classes), key.fold("random")) if tests >= 30 else None
-        control_M = one.losses(one.fit(rest[-n:]), rows)
+        control = one.fit(rest[-n:])
+        outside = np.concatenate([aside, rest[round(n / (1 - max(SAVINGS))) : len(rest) - n]])
         for saving, made in models.items():
             made.append(one.fit(rest[: round(n / (1 - saving))]))
             losses = [one.losses(model, rows) for model in made]
@@ -116,9 +118,10 @@ def project(one: World, seed: int) -> Told:
             with mock.patch.object(mean_curve, "random_curve", return_value=curve):
                 meter = compute(history, BATCH, len(one.y_N), len(made), 0, key)
             told = meter.saved is not None and not meter.early and meter.saved.low > 0
-            better_M = control_M - losses[-1]
+            better_M = one.losses(control, rows) - losses[-1]
+            better_N = one.losses(control, outside) - one.losses(made[-1], outside)
             best = better_M.mean() > ONCE * better_M.std(ddof=1) / np.sqrt(tests)
-            found[saving, answers] = Look(told, bool(best), float(better_M.mean()), float((better_M**2).mean()))
+            found[saving, answers] = Look(told, bool(best), float(better_N.mean()), float((better_N**2).mean()))
     return found
 
 
