@@ -141,11 +141,16 @@ def first(runs: list[Told], saving: float, share: float) -> int | None:
     return enough
 
 
-def items(runs: list[Told], saving: float, answers: int, errors: float) -> int:
-    """Test rows on which the best meter tells the saving in half of the projects, with as many standard errors."""
+def items(runs: list[Told], saving: float, answers: int, errors: float) -> int | None:
+    """Test rows on which the best meter tells the saving in half of the projects, with as many standard errors.
+
+    None where the projects are too few to say: their mean is not three standard errors above 0.
+    """
     found = [run[saving, answers] for run in runs if (saving, answers) in run]
     mean, square = np.mean([one.mean for one in found]), np.mean([one.square for one in found])
-    return int(round(errors**2 * (square - mean**2) / mean**2, -1))
+    if mean < 3 * np.std([one.mean for one in found], ddof=1) / np.sqrt(len(found)):
+        return None
+    return int(round(errors**2 * (square - mean**2) / mean**2, -2))
 
 
 def page(runs: list[Told], names: list[str], command: str) -> str:
@@ -199,7 +204,8 @@ def page(runs: list[Told], names: list[str], command: str) -> str:
         + "|",
     ]
     for answers, tests in TESTS.items():
-        cells = [f"{items(runs, s, answers, far):,}" for s in SAVINGS[1:] for far in (ONCE, mean_curve.ALWAYS)]
+        counts = [items(runs, s, answers, far) for s in SAVINGS[1:] for far in (ONCE, mean_curve.ALWAYS)]
+        cells = ["too few projects to say" if count is None else f"{count:,}" for count in counts]
         lines.append(f"| {answers} | {tests} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -231,7 +237,7 @@ def main() -> None:
         PAGE.write_text(text, encoding="utf-8")
         half = {f"{saving:g}": first(runs, saving, 0.5) for saving in SAVINGS[1:]}
         nine = {f"{saving:g}": first(runs, saving, 0.9) for saving in SAVINGS[1:]}
-        needed = {f"{saving:g}": items(runs, saving, ITEMS_AT, mean_curve.ALWAYS) for saving in SAVINGS[1:]}
+        needed = {f"{s:g}": count for s in SAVINGS[1:] if (count := items(runs, s, ITEMS_AT, mean_curve.ALWAYS))}
         told = {"projects": len(runs), "most": max(ANSWERS), "half": half, "nine": nine}
         told |= {"labels": ITEMS_AT, "items": needed, "command": command}
         TOLD.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

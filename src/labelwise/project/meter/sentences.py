@@ -156,11 +156,11 @@ def outlook() -> str:
     items = [
         f"about {count:,} for one of {100 * float(share):.0f} %" for share, count in sorted(found["items"].items())
     ]
+    told = f"In {found['projects']} simulated projects, a saving over random labels was shown: {'; '.join(parts)}."
+    if not items:
+        return told
     needed = f"Even a comparison with real random labels would take many test items: {', '.join(reversed(items))}"
-    return (
-        f"In {found['projects']} simulated projects, a saving over random labels was shown: {'; '.join(parts)}. "
-        f"{needed} (at {found['labels']} labels)."
-    )
+    return f"{told} {needed} (at {found['labels']} labels)."
 
 
 def saving(meter: Meter) -> str:
