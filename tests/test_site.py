@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
+import pkgutil
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import yaml
 from site_hooks import PACKAGES, PAGES, layers, notebook, package_page, packages
 
 import labelwise
+from raised_errors import undocumented
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
@@ -60,6 +64,88 @@ def test_the_reference_has_arguments_returns_and_an_example(name: str, one: Any)
     returns = not inspect.isclass(one) and signature.return_annotation not in (None, "None", inspect.Signature.empty)
     assert not (wanted and returns) or re.search(r"^(Returns|Yields):$", text, flags=re.MULTILINE)
     assert "." in name or ">>>" in text, "an example"
+
+
+@cache
+def shown() -> dict[str, tuple[Any, type | None]]:
+    """Every function, class and method that the reference shows, by its full name, with the class of a method."""
+    found: dict[str, tuple[Any, type | None]] = {}
+    for entry in sorted(LISTED):
+        one = pkgutil.resolve_name(entry)
+        own = [
+            n for n in vars(one) if not n.startswith("_") and getattr(vars(one)[n], "__module__", "") == one.__name__
+        ]
+        names = getattr(one, "__all__", own) if inspect.ismodule(one) else []
+        for thing in [getattr(one, name) for name in names] or [one]:
+            if not inspect.isclass(thing) and not inspect.isfunction(thing):
+                continue
+            name = f"{thing.__module__}.{thing.__qualname__}"
+            found[name] = thing, None
+            for member, value in inspect.getmembers_static(thing) if inspect.isclass(thing) else []:
+                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if inspect.isfunction(function) and not member.startswith("_"):
+                    found[f"{name}.{member}"] = function, thing
+    return {name: found[name] for name in sorted(found) if found[name][0].__module__.startswith("labelwise")}
+
+
+@pytest.mark.parametrize("name", shown())
+def test_the_reference_lists_the_errors_that_are_raised(name: str) -> None:
+    assert undocumented(*shown()[name]) == [], "`Raises:` does not list them"
+
+
+EXAMPLE = '''
+from labelwise.errors import LabelError, NeedError, RowError, extra
+
+class Rows:
+    """Rows.
+
+    Raises:
+        LabelError: a label is missing.
+    """
+
+    def __init__(self, labels):
+        if None in labels:
+            raise LabelError("x")
+        self._check(labels)
+
+    def _check(self, labels):
+        if not labels:
+            raise RowError("x")
+
+def load(name):
+    """Load.
+
+    Raises:
+        LabelwiseError: it cannot be loaded.
+    """
+    raise RowError(name)
+
+def run(name):
+    try:
+        _look(name)
+    except NeedError:
+        pass
+    try:
+        load(name)
+    except RowError as error:
+        raise extra(name, "bench") from error
+
+def _look(name):
+    if name:
+        raise NeedError(name)
+'''
+
+
+def test_errors_of_checks_count_and_caught_ones_do_not(tmp_path: Path) -> None:
+    (tmp_path / "labelwise_example.py").write_text(EXAMPLE)
+    spec = importlib.util.spec_from_file_location("labelwise_example", tmp_path / "labelwise_example.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert undocumented(module.Rows) == ["RowError"]
+    assert undocumented(module.load) == []
+    assert undocumented(module.run) == ["ExtraError"]
 
 
 def test_every_strategy_is_in_the_reference() -> None:

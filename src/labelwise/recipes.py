@@ -256,6 +256,9 @@ class Recipe:
         Returns:
             A new recipe.
 
+        Raises:
+            ArgumentError: `training` is neither "restart", "warm" nor None.
+
         >>> get("dynamical").restart, get("dynamical").with_training("restart").restart
         (False, None)
         """
@@ -281,7 +284,11 @@ class Recipe:
         return Recipe(choose=self, **_read_parts(f"{self.name} | {parts}", [one.strip() for one in parts.split("|")]))
 
     def for_regression(self) -> Recipe:
-        """This recipe for a regression model; NeedError if it needs class probabilities."""
+        """This recipe for a regression model.
+
+        Raises:
+            NeedError: the strategy or the first batch needs class probabilities.
+        """
         strategy, start = self.strategy.for_regression(), self.start.for_regression()
         if strategy is None or start is None:
             fit = ", ".join(name for name, kind in strategies.ALL.items() if kind().for_regression() is not None)

@@ -82,6 +82,9 @@ class Ledger:
     Args:
         path: the file of JSON lines; None keeps the entries in memory.
 
+    Raises:
+        StoreError: the file cannot be read, or is broken, changed or cut.
+
     >>> ledger = Ledger()
     >>> entry = ledger.add(0, ids=[4, 2], labels=[1, 0])
     >>> entry = ledger.add(1, ids=[2], labels=[1])
@@ -138,6 +141,7 @@ class Ledger:
         Raises:
             RowError: the arrays do not fit each other, or a weight is below 0.
             StoreError: the file was changed by another process.
+            LabelError: a label is not a finite number.
         """
         rows, answers = _listed(ids), _listed(labels)
         _check_values("labels", answers, rows)  # None in all places would take answers back
@@ -154,6 +158,10 @@ class Ledger:
 
         Returns:
             The entry.
+
+        Raises:
+            RowError: an id is not a whole number, or is given twice.
+            StoreError: the file was changed by another process.
         """
         rows = _listed(ids)
         return self.append(Entry(round, rows, [None] * len(rows), keys=keys))

@@ -78,6 +78,9 @@ class Pool:
             features: (n, D) numbers of each row, for strategies that need them.
             skipped: what was left out on reading, and why.
             files: files from which another process can read the rows again.
+
+        Raises:
+            RowError: there is no row, or not one id, label or row of `features` for each.
         """
         n = len(source) if positions is None else len(positions)
         if n == 0:
@@ -228,6 +231,7 @@ class Pool:
 
         Raises:
             SourceError: a file or row cannot be read, or a column is missing.
+            ArgumentError: `path` is an empty list.
         """
         paths = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
         if not paths:
@@ -341,6 +345,9 @@ class Pool:
 
         Returns:
             A new pool.
+
+        Raises:
+            ArgumentError: rows of the same kind were expected, such as a frame for a pool of a frame.
         """
         if isinstance(rows, Pool):
             if not isinstance(rows._source, FrameSource) or not isinstance(self._source, FrameSource):
@@ -504,6 +511,9 @@ class Pool:
 
         Returns:
             An iterator of pairs: (b,) int64 ids, and their inputs.
+
+        Raises:
+            ArgumentError: `size` is not a whole number of at least 1.
         """
         size = check_whole("size, the rows of a batch,", size, 1)
         parts = [some for some in (self.ids if ids is None else as_ids(ids)).split(size) if len(some)]
@@ -524,6 +534,9 @@ class Pool:
 
         Returns:
             A tensor (n, D) in float32 or float64.
+
+        Raises:
+            NeedError: the rows are not numbers, and the pool has no `features`.
         """
         encoded = self._to_encode(ids) if self.features is None else None
         if self.features is not None:

@@ -67,6 +67,7 @@ def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: s
 
     Raises:
         ExtraError: matplotlib is not installed.
+        ArgumentError: there are no curves, or `spread` is unknown.
     """
     return png_bytes(_draw(by_strategy, WIDE, spread, against, written=True), 140)
 
@@ -94,6 +95,7 @@ def svg(
 
     Raises:
         ExtraError: matplotlib is not installed.
+        ArgumentError: there are no curves, or `spread` is unknown.
     """
     figure = _draw(by_strategy, size, spread, against)
     import matplotlib

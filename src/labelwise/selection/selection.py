@@ -25,6 +25,10 @@ class Selection:
         reason: why a row was chosen, as one sentence; "" where that is not known.
         library: the library of the frame that the rows came in, such as "pandas"; "" for others.
 
+    Raises:
+        RowError: the arrays differ in length, or ids are not integers or not distinct.
+        NumericsError: a weight or score is not finite, or a weight is below 0.
+
     >>> import labelwise as lw
     >>> picks = lw.select("margin", k=2, probs=np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3]]))
     >>> picks.ids, picks.scores.round(2), picks.weights

@@ -211,6 +211,10 @@ class Strategy(ABC):
 
         Returns:
             A Selection of exactly k distinct ids.
+
+        Raises:
+            NeedError: the strategy cannot choose from the signals that were given.
+            RowError, NumericsError: the strategy gave scores of another shape, or some that are not finite.
         """
 
 

@@ -142,6 +142,7 @@ class SessionChanges(ABC):
 
         Raises:
             RowError: a row has no answer, or is given twice; nothing is changed.
+            StoreError: the pool lacks rows that were added, as for `ask`.
         """
         self._require_all_rows()
         rows = check_ids(ids, self.pool)

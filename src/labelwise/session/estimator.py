@@ -122,6 +122,7 @@ class SessionEstimator(ABC):
 
         Raises:
             NeedError: the session is one of regression.
+            ArgumentError: both `rows` and `ids` are given, or rows of another kind than the pool's.
         """
         pool, wanted = self._rows(rows, ids)
         reader = self._trained().reader
@@ -144,6 +145,7 @@ class SessionEstimator(ABC):
             ArgumentError: there are no labels.
             LabelError: a label is none of the classes.
             RowError: there are no rows, or not one label for each.
+            NeedError: the session has no learner.
         """
         check_order(labels, ids if rows is None else rows)
         pool, wanted = self._rows(rows, ids)

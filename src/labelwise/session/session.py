@@ -355,6 +355,8 @@ class Session(SessionEstimator, SessionChanges):
             BudgetError: k is not a whole number from 1 to the number of free rows.
             NeedError: the recipe needs a model or a signal that is not there.
             MemoryLimitError: `max_memory` is too small; the error names the smallest that works.
+            StoreError: rows were added to the stored session, and the pool does not have them yet; pass them to
+                `add_rows`.
         """
         self._require_all_rows()
         free = self.ledger.free(self.pool.ids)
@@ -392,6 +394,7 @@ class Session(SessionEstimator, SessionChanges):
             RowError: an id is not in the pool, or is given twice.
             LabelError: a label is none of the classes, there is not one label for each id, or the index of a Series of
                 labels has the ids in another order, or those of other rows.
+            StoreError: the answers cannot be written, or the pool lacks rows that were added, as for `ask`.
         """
         self._require_all_rows()
         rows = check_ids(ids, self.pool)
@@ -439,6 +442,9 @@ class Session(SessionEstimator, SessionChanges):
             "mse" and "rmse" in regression, each with "value", "low" and "high". None without a learner, or with fewer
             than ten rows drawn with known probabilities.
 
+        Raises:
+            StoreError: the pool lacks rows that were added, as for `ask`.
+
         >>> from sklearn.linear_model import LogisticRegression
         >>> X = np.random.default_rng(0).normal(size=(500, 3))
         >>> al = Session(X, LogisticRegression(), "random", classes=2)
@@ -484,6 +490,7 @@ class Session(SessionEstimator, SessionChanges):
         Raises:
             NeedError: the session has no learner.
             LabelError: there is no answer yet.
+            StoreError: the pool lacks rows that were added, as for `ask`.
         """
         if self._fit is not None and self._fit_is_current():
             return self._fit
@@ -523,6 +530,7 @@ class Session(SessionEstimator, SessionChanges):
 
         Raises:
             LabelError: there is no answer yet.
+            StoreError: the pool lacks rows that were added, as for `ask`.
 
         >>> al = Session(np.random.default_rng(0).normal(size=(300, 5)), recipe="random", classes=2)
         >>> al.tell(range(3), [0, 1, 0])

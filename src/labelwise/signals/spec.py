@@ -180,6 +180,10 @@ class Basis(Signal):
         degree: of the monomials.
         scale: divisor of the inputs of all maps but the first; None is the length of the longest row of the pool.
         seed: of the random weights.
+
+    Raises:
+        ArgumentError: an unknown map or activation, a number that is not a whole one of at least 1, or a scale not
+            above 0.
     """
 
     map: Literal["last_layer", "random_features", "tangent", "polynomial"] = "last_layer"

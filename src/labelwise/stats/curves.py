@@ -84,6 +84,7 @@ def seed_curves(
 
     Raises:
         ArgumentError: records of several experiments, or two of one label count.
+        NumericsError: a value of the metric is not finite.
     """
     metric_named(name, higher)
     points: dict[tuple[str, int], dict[int, float]] = {}

@@ -60,6 +60,9 @@ class Record:
     def to_json(self) -> str:
         """One line of strict JSON, without the line end. NaN and infinities become "nan", "inf", "-inf".
 
+        Raises:
+            StoreError: a field has a value of another type or range.
+
         >>> from_json(Record("digits/mlp/random/0", "random", 0, 0, 20, {"accuracy": 0.5}).to_json()).labels
         20
         """

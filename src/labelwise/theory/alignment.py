@@ -42,19 +42,32 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
 
 
 def alignment(kernel: Tensor, labels: Tensor) -> float:
-    """A(X, Y) = Tr[Y^T Theta Y]."""
+    """A(X, Y) = Tr[Y^T Theta Y].
+
+    Raises:
+        RowError: the kernel is not (n, n) for labels (n, C).
+    """
     theta_nn, y_nC = _checked(kernel, labels)
     return float((y_nC * (theta_nn @ y_nC)).sum())
 
 
 def bound_term(kernel: Tensor, labels: Tensor) -> float:
-    """B(X, Y) = sqrt(2 Tr[Y^T Theta^-1 Y] / n), the leading term of the generalisation bound."""
+    """B(X, Y) = sqrt(2 Tr[Y^T Theta^-1 Y] / n), the leading term of the generalisation bound.
+
+    Raises:
+        RowError: the kernel is not (n, n) for labels (n, C).
+        NumericsError: the kernel has no inverse.
+    """
     theta_nn, y_nC = _checked(kernel, labels)
     return math.sqrt(2 * float((y_nC * _solve(theta_nn, y_nC)).sum()) / len(y_nC))
 
 
 def error_after(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> float:
-    """E_t^2: the squared error after `steps` steps of gradient descent from zero, under a fixed kernel."""
+    """E_t^2: the squared error after `steps` steps of gradient descent from zero, under a fixed kernel.
+
+    Raises:
+        RowError: the kernel is not (n, n) for labels (n, C).
+    """
     theta_nn, y_nC = _checked(kernel, labels)
     values_n, vectors_nn = torch.linalg.eigh(theta_nn)
     part_n = (vectors_nn.T @ y_nC).square().sum(1)
@@ -72,6 +85,7 @@ def theorem_1(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> Bounds:
 
     Raises:
         ArgumentError: eta or steps are outside the range of the theorem.
+        RowError: the kernel is not (n, n) for labels (n, C).
     """
     theta_nn, y_nC = _checked(kernel, labels)
     top = float(torch.linalg.eigvalsh(theta_nn)[-1])
@@ -86,7 +100,11 @@ def theorem_1(kernel: Tensor, labels: Tensor, eta: float, steps: int) -> Bounds:
 
 
 def theorem_2(kernel: Tensor, labels: Tensor) -> Bounds:
-    """Theorem 2: n B^2 / 2 and its bounds by the alignment."""
+    """Theorem 2: n B^2 / 2 and its bounds by the alignment.
+
+    Raises:
+        RowError: the kernel is not (n, n) for labels (n, C).
+    """
     theta_nn, y_nC = _checked(kernel, labels)
     values_n = torch.linalg.eigvalsh(theta_nn)
     low = float(y_nC.square().sum()) ** 2 / alignment(theta_nn, y_nC)
@@ -100,7 +118,12 @@ def squared_dynamics(kernel: Tensor, outputs: Tensor, labels: Tensor) -> float:
 
 
 def kendall_tau(x: object, y: object) -> float:
-    """Kendall's tau-b between two lists of numbers: 1 for the same order, -1 for the opposite one."""
+    """Kendall's tau-b between two lists of numbers: 1 for the same order, -1 for the opposite one.
+
+    Raises:
+        RowError: the lists differ in length, or have fewer than 2 numbers.
+        NumericsError: all numbers of a list are equal.
+    """
     a, b = (np.asarray(values, dtype=np.float64) for values in (x, y))
     if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
         raise RowError(f"expected two lists of the same length, at least 2; found {a.shape}, {b.shape}")

@@ -55,7 +55,11 @@ class Dynamics:
         self.gradients = RowGradients(model, output)
 
     def gradient(self, inputs: Any, labels: Tensor) -> Gradient:
-        """g_S: the sum over the rows of the gradients of their losses."""
+        """g_S: the sum over the rows of the gradients of their losses.
+
+        Raises:
+            RowError: there is not one label for each row.
+        """
         return self.gradients.sum_over(self._batches(inputs, labels), self.loss)
 
     def of(self, inputs: Any, labels: Tensor) -> float:
@@ -69,7 +73,11 @@ class Dynamics:
         return product(g_Q, g_Q) + 2 * product(g_Q, g_S)
 
     def changes(self, inputs: Any, labels: Tensor, along: Gradient, gamma: float = 2.0) -> Tensor:
-        """Delta(u|S) = |g_u|^2 + gamma g_u . g_S of each single row (n,), with g_S given as `along`."""
+        """Delta(u|S) = |g_u|^2 + gamma g_u . g_S of each single row (n,), with g_S given as `along`.
+
+        Raises:
+            RowError: there is not one label for each row.
+        """
         found = []
         for part, labels_B in self._batches(inputs, labels):
             result = self.gradients.compute(part, GradientRequest(norm=True, along=along), self.loss, labels_B)

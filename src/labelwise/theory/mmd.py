@@ -26,6 +26,9 @@ def mmd_squared(kernel: Tensor, first: int, literal: bool = False) -> float:
         kernel: (n, n) over S and Q, S first.
         first: m, the number of rows of S.
         literal: compute eq. 32 as printed, for comparison.
+
+    Raises:
+        RowError: the kernel is not square, or `first` leaves fewer than 2 rows of S or none of Q.
     """
     n, m = len(kernel), first
     if kernel.ndim != 2 or kernel.shape[1] != n or not 2 <= m < n:

@@ -65,6 +65,9 @@ class Need:
 def labels_needed(dimension: int, epsilon: float) -> int:
     """Draws of randomised BSS for `dimension` functions at accuracy epsilon, by the measured constant.
 
+    Raises:
+        ArgumentError: dimension is below 1, or epsilon not above 0 and at most 1.
+
     >>> labels_needed(10, 0.1)
     1398
     """
@@ -76,6 +79,9 @@ def labels_needed(dimension: int, epsilon: float) -> int:
 def accuracy_of(dimension: int, labels: int) -> float:
     """The epsilon that `labels` draws give; above 1 the theorem says nothing.
 
+    Raises:
+        ArgumentError: dimension or labels are below 1.
+
     >>> round(accuracy_of(10, labels_needed(10, 0.1)), 3)
     0.1
     """
@@ -86,14 +92,22 @@ def accuracy_of(dimension: int, labels: int) -> float:
 
 
 def pool_order(condition_number: float, dimension: int, epsilon: float, rho: float = 0.0) -> int:
-    """Lemma 5.9 with a constant of 1: (1 + rho d)(K log d + K/epsilon)."""
+    """Lemma 5.9 with a constant of 1: (1 + rho d)(K log d + K/epsilon).
+
+    Raises:
+        ArgumentError: a number is out of the theorem's range.
+    """
     _check(dimension=dimension, epsilon=epsilon, condition_number=condition_number, rho=rho)
     once = condition_number * math.log(max(dimension, 2)) + condition_number / epsilon
     return math.ceil((1 + rho * dimension) * once)
 
 
 def pool_enough(condition_number: float, dimension: int, epsilon: float) -> int:
-    """A sufficient number of independent rows for both properties of definition 5.5, with an orthonormal basis."""
+    """A sufficient number of independent rows for both properties of definition 5.5, with an orthonormal basis.
+
+    Raises:
+        ArgumentError: a number is out of the theorem's range.
+    """
     _check(dimension=dimension, epsilon=epsilon, condition_number=condition_number)
     low, high = 0.0, condition_number * math.log(2 * dimension / CHANCE) / min(LOWER_TAIL, UPPER_TAIL)
     for _ in range(200):
@@ -104,7 +118,11 @@ def pool_enough(condition_number: float, dimension: int, epsilon: float) -> int:
 
 
 def need(dimension: int, condition_number: float, epsilon: float, rho: float = 0.0) -> Need:
-    """All counts for a span of `dimension` functions with this condition number."""
+    """All counts for a span of `dimension` functions with this condition number.
+
+    Raises:
+        ArgumentError: a number is out of the theorem's range.
+    """
     _check(dimension=dimension, epsilon=epsilon, condition_number=condition_number, rho=rho)
     gamma = math.sqrt(epsilon) / C0
     return Need(
@@ -124,7 +142,11 @@ def need(dimension: int, condition_number: float, epsilon: float, rho: float = 0
 def measured(
     embedding: Any, *, basis: Basis | None = None, rank: int | None = None, tol: float | None = None, seed: int = 0
 ) -> Whitened:
-    """Dimension, condition number and rho of a basis on the rows of an array (N, D); the last layer's by default."""
+    """Dimension, condition number and rho of a basis on the rows of an array (N, D); the last layer's by default.
+
+    Raises:
+        ArgumentError: there are no rows, or rank or tol are out of range.
+    """
     with _on_rows(embedding, basis, rank, tol, seed) as (found, _):
         return found
 
@@ -132,7 +154,11 @@ def measured(
 def functions(
     embedding: Any, *, basis: Basis | None = None, rank: int | None = None, tol: float | None = None, seed: int = 0
 ) -> Tensor:
-    """The functions v of `measured` on these rows (N, rank), whitened: their second moments are the identity."""
+    """The functions v of `measured` on these rows (N, rank), whitened: their second moments are the identity.
+
+    Raises:
+        ArgumentError: there are no rows, or rank or tol are out of range.
+    """
     with _on_rows(embedding, basis, rank, tol, seed) as (found, pool):
         return found.transform(pool.take(torch.arange(pool.n)))
 
@@ -167,7 +193,11 @@ class TwoLayer:
 
 
 def smoothness(inputs: int, epsilon0: float) -> float:
-    """C = 10 d + log(1/epsilon0)/log d: the derivative of the activation that has to exist and be at most 1."""
+    """C = 10 d + log(1/epsilon0)/log d: the derivative of the activation that has to exist and be at most 1.
+
+    Raises:
+        ArgumentError: there are fewer than 2 inputs, or epsilon0 is not between 0 and 1/10.
+    """
     if inputs < 2:
         raise ArgumentError(f"theorem 4.1 divides by log d: expected at least 2 inputs, found {inputs}")
     if not 0 < epsilon0 < 0.1:
@@ -178,7 +208,11 @@ def smoothness(inputs: int, epsilon0: float) -> float:
 def theorem_4_1(
     inputs: int, condition_number: float, epsilon: float, epsilon0: float, rho: float = 0.0
 ) -> tuple[TwoLayer, TwoLayer]:
-    """Counts for a two-layer network with `inputs` inputs, under both readings of d~."""
+    """Counts for a two-layer network with `inputs` inputs, under both readings of d~.
+
+    Raises:
+        ArgumentError: a number is out of the theorem's range.
+    """
     if not 0 <= rho < 0.1:
         raise ArgumentError(f"rho must be from 0 to below 1/10, as in theorem 4.1, found {rho!r}")
     c = smoothness(inputs, epsilon0)

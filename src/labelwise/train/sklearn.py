@@ -83,6 +83,7 @@ class SklearnLearner(BaseLearner):
 
         Raises:
             ArgumentError: the estimator is a class, or lacks a method or the parameter.
+            ExtraError: scikit-learn is not installed.
         """
         if isinstance(estimator, type):
             raise ArgumentError(f"a classifier was expected, not its class: write {estimator.__name__}().")
@@ -110,6 +111,9 @@ class SklearnLearner(BaseLearner):
 
         Raises:
             LabelError: the estimator refuses the labels.
+            ArgumentError: the estimator cannot be cloned, or takes no sample weights although rows have them.
+            RowError: there is not one label or weight for each id.
+            ExtraError: scikit-learn is not installed.
         """
         ids, classes = data.ids, data.classes
         is_regression = self.task == "regress"
@@ -194,6 +198,9 @@ class SklearnLearner(BaseLearner):
 
         Returns:
             Nothing: it always raises.
+
+        Raises:
+            StoreError: always.
         """
         raise StoreError("a fit of a scikit-learn classifier has no state to restore; fit it on the labels again.")
 

@@ -49,6 +49,9 @@ class Dynamical(Strategy):
         gamma: weight of the inner product with the gradient of the labelled rows; 2 is derived, 0 uses the lengths
             alone, `math.inf` the inner products alone.
         diverse: pick rows one at a time by their part in the change of the whole batch.
+
+    Raises:
+        ArgumentError: gamma is below 0, or infinite together with `diverse`.
     """
 
     gamma: float = 2.0

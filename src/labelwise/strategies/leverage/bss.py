@@ -80,6 +80,9 @@ class Bss(BasisStrategy):
         warm: begin with the rows already labelled, with their joint weights, and draw more in the directions that they
             lack; with False a batch is drawn as if it were the first one. Weights correct for the draws in both.
         retries: redraws of an output that just misses the test of a good output.
+
+    Raises:
+        ArgumentError: a parameter is out of range, or both gamma and epsilon are given.
     """
 
     gamma: float | None = None

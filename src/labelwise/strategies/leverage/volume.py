@@ -57,6 +57,9 @@ class Volume(BasisStrategy):
     Args:
         basis, rank, tol: see `BasisStrategy`.
         rule: "sampled" draws rows, "greedy" selects those that most raise the determinant.
+
+    Raises:
+        ArgumentError: a parameter is out of range, or the rule is unknown.
     """
 
     rule: Literal["sampled", "greedy"] = "sampled"

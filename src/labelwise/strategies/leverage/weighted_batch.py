@@ -67,7 +67,11 @@ class BasisStrategy(Strategy):
         self.check_parameters(basis)
 
     def check_parameters(self, basis: Basis) -> None:
-        """Check the parameters of the subclass, and set the attributes that follow from them."""
+        """Check the parameters of the subclass, and set the attributes that follow from them.
+
+        Raises:
+            ArgumentError: a parameter is out of range.
+        """
         return
 
     def memory(self, size: Size) -> int:

@@ -101,6 +101,9 @@ class Sabal(Strategy):
         gradient: "expected" has Phi of the gradients expected under `label_probs`, zero where those are `probs`;
             "argmax" of those at the most probable class, BADGE's vectors: what "gradient embedding" in the paper's
             experiments may mean. Not for the Bayesian form.
+
+    Raises:
+        ArgumentError: a parameter is unknown or out of range, or does not fit the solver or the form.
     """
 
     solver: Literal["greedy", "iht"] = "greedy"

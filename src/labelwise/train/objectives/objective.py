@@ -89,6 +89,9 @@ class Objective(ABC):
 
         Returns:
             A tensor without dimensions.
+
+        Raises:
+            ArgumentError: a number of the objective is measured before training, and was not yet.
         """
 
     def after(self, loss_B: Tensor, index_B: Tensor, state: State) -> State:
@@ -101,6 +104,9 @@ class Objective(ABC):
 
         Returns:
             The new state.
+
+        Raises:
+            ArgumentError: a number of the objective is measured before training, and was not yet.
         """
         return state
 

@@ -101,6 +101,9 @@ class PrimalDual(Objective):
 
         Args:
             labels: (n,) class numbers, or numbers.
+
+        Raises:
+            ArgumentError: the bounds are not one for each label, or one is below 0.
         """
         if not callable(self.epsilon):
             return
@@ -132,6 +135,9 @@ class PrimalDual(Objective):
 
         Returns:
             A tensor (B,) or (B, 2).
+
+        Raises:
+            ArgumentError: the secondary loss does not have one value for each row.
         """
         if self.secondary is None and not callable(self.epsilon):
             return loss_B

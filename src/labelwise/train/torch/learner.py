@@ -145,6 +145,7 @@ class TorchLearner(BaseLearner):
 
         Raises:
             ArgumentError: an argument is out of range, or does not fit another one.
+            LabelError: `valid` does not have one label for each row.
         """
         if not isinstance(model, nn.Module) and not callable(model):
             raise ArgumentError(f"an nn.Module or a function that makes one was expected, not {model!r}.")
@@ -213,6 +214,12 @@ class TorchLearner(BaseLearner):
 
         Returns:
             The fit.
+
+        Raises:
+            ArgumentError: the weights are all 0, the factory makes no module, or a warm start follows another kind of
+                model.
+            LabelError: a label is none of the classes or not finite, or none is left to train on.
+            RowError: there is not one label or weight for each id.
         """
         ids, key = data.ids, data.key
         labels, target, loss = self._standard_labels(ids, data.labels, data.classes)
