@@ -20,6 +20,10 @@ BY = "written by scripts/make_method_pages.py"
 FACTS = re.compile(rf"<!-- facts of ([a-z -]+): {BY} -->\n.*?<!-- end of facts -->", flags=re.DOTALL)
 TREE = re.compile(rf"<!-- tree: {BY} -->\n.*?<!-- end of tree -->", flags=re.DOTALL)
 TREE_PAGE = DOCS / "how-to" / "choose-a-strategy.md"
+PICTURE = (
+    "Crosses: labelled rows. Shades: what a small network trained on them predicts. Orange: the picks, larger with a "
+    "larger weight ([all strategies](../gallery.md))."
+)
 ROWS = ("picks", "needs", "cost", "weights", "first batch", "paper")
 
 
@@ -28,7 +32,7 @@ def facts(names: list[str]) -> str:
     known = {one["name"]: one for one in facts_of_all()}
     pictures = [f"![{name}: 12 picks on the toy data of the gallery](../pictures/toy/{name}.png)" for name in names]
     head = "| | " + " | ".join(f"`{name}`" for name in names) + " |"
-    lines = [*pictures, "", head, "|---" * (len(names) + 1) + "|"]
+    lines = [*pictures, "", PICTURE, "", head, "|---" * (len(names) + 1) + "|"]
     lines += [f"| {row} | " + " | ".join(known[name][row] for name in names) + " |" for row in ROWS]
     return "\n".join([*lines, "", *evidence(names)])
 

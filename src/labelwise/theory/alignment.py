@@ -2,10 +2,17 @@
 
 Wang et al. 2022, section 4, for a positive definite kernel Theta (n, n) and one-hot labels Y (n, C):
 
-    A = Tr[Y^T Theta Y],     B = sqrt(2 Tr[Y^T Theta^-1 Y] / n),     E_t^2 = Tr[Y^T (I - eta Theta)^2t Y]
+    A = Tr[Y^T Theta Y]
+    B = sqrt(2 Tr[Y^T Theta^-1 Y] / n)
+    E_t^2 = Tr[Y^T (I - eta Theta)^2t Y]
 
-Theorem 1: for eta lambda_max <= 1 and t >= 1,   Tr[Y^T Y] - 2 t eta A <= E_t^2 <= Tr[Y^T Y] - eta A
-Theorem 2:   Tr[Y^T Y]^2 / A <= n B^2 / 2 <= (lambda_max / lambda_min) Tr[Y^T Y]^2 / A
+Theorem 1, for eta lambda_max <= 1 and t >= 1:
+
+    Tr[Y^T Y] - 2 t eta A <= E_t^2 <= Tr[Y^T Y] - eta A
+
+Theorem 2:
+
+    Tr[Y^T Y]^2 / A <= n B^2 / 2 <= (lambda_max / lambda_min) Tr[Y^T Y]^2 / A
 """
 
 from __future__ import annotations
