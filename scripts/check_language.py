@@ -29,6 +29,11 @@ TURNS = {  # a pattern, and what to write
     r"amongst": "among",
     r"hence|thereby|whence": "so",
     r"in vain": "without success",
+    r"goes on(?! that)|go on (?:with|until|in)": "continues",
+    r"but for": "except for, or up to (rounding)",
+    r"of before": "earlier",
+    r"rightly": "correctly",
+    r"told of": "called with",
 }
 PATTERN = re.compile(r"\b(?:" + "|".join(f"(?P<t{n}>{turn})" for n, turn in enumerate(TURNS)) + r")\b", re.IGNORECASE)
 ROOTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "ROADMAP.md", "SECURITY.md")

@@ -116,7 +116,7 @@ def test_an_exception_in_a_callback_loses_nothing(tmp_path):
         picks = al.ask(5)
     texts = [str(one.message) for one in found if one.category is CallbackFailed]
     assert any(
-        "Broken.on_selection raised ZeroDivisionError: division by zero. The run goes on" in one for one in texts
+        "Broken.on_selection raised ZeroDivisionError: division by zero. The run continues" in one for one in texts
     )
     assert any("Broken.on_epoch" in one for one in texts)
     al.tell(picks.ids, Y[picks.ids])

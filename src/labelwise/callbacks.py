@@ -22,14 +22,14 @@ _TEXTS = {"read": "reading rows", "train": "training", "select": "choosing rows"
 
 
 class CallbackFailed(UserWarning):
-    """A callback raised an exception; the run goes on."""
+    """A callback raised an exception; the run continues."""
 
 
 class Callback:
     """Base class of callbacks: override the methods that you want. Any object with some of them is a callback.
 
     Callbacks are called after the answers, the picks and the fit are stored. An exception in one becomes a warning
-    (`CallbackFailed`), and the run goes on; Ctrl-C ends it as always.
+    (`CallbackFailed`), and the run continues; Ctrl-C ends it as always.
 
     >>> import numpy as np, labelwise as lw
     >>> from sklearn.linear_model import LogisticRegression
@@ -118,7 +118,7 @@ class Callbacks:
                 method(*values)
             except Exception as error:
                 warnings.warn(
-                    f"{type(callback).__name__}.{event} raised {type(error).__name__}: {error}. The run goes on; "
+                    f"{type(callback).__name__}.{event} raised {type(error).__name__}: {error}. The run continues; "
                     "answers, picks and records are complete",
                     CallbackFailed,
                     stacklevel=2,

@@ -46,7 +46,7 @@ def test_links_are_given_listed_replaced_and_revoked(folder: Path, monkeypatch: 
     }
     assert links(run("add", folder, "ann", "--role", "review"))["ann"] == ("review", found["ann"][1])
     assert links(run("new-link", folder, "ann"))["ann"] == ("review", auth.token_of("ann", 2))
-    assert "The link of ben is not valid any more." in run("revoke", folder, "ben")
+    assert "The link of ben no longer works." in run("revoke", folder, "ben")
     listed = run("list", folder, "--url", "https://labels.example.org")
     assert "https://labels.example.org/?token=" in listed
     assert re.search(r"^ben +revoked$", listed, re.M)

@@ -64,7 +64,7 @@ def test_a_strategy_of_ones_own(tmp_path: Path) -> None:
     [
         ({"recipe": "entropy"}, "with recipe 'margin', found 'entropy'; pass the same recipe"),
         ({"recipe": "typiclust+margin"}, "with recipe 'margin', found 'typiclust.margin'"),
-        ({"seed": 4}, "with seed 3, found 4; go on with the same seed"),
+        ({"seed": 4}, "with seed 3, found 4; continue with the same seed"),
         ({"classes": 3}, "with classes 2, found 3"),
         ({"batch": 16}, "with batch 4096, found 16"),
         ({"half": True}, "with half False, found True"),
@@ -96,7 +96,7 @@ def test_parameters_of_the_strategy_and_the_task_are_compared(tmp_path: Path) ->
 
 def test_without_resume_a_used_folder_is_refused_and_resume_needs_a_folder(tmp_path: Path) -> None:
     cell(tmp_path)
-    with pytest.raises(StoreError, match=r"already holds a session; go on with Session\(..., resume=True\)"):
+    with pytest.raises(StoreError, match=r"already holds a session; continue with Session\(..., resume=True\)"):
         lw.Session(X, LogisticRegression(), "margin", classes=2, seed=3, folder=tmp_path)
     with pytest.raises(ArgumentError, match="pass folder= too"):
         lw.Session(X, LogisticRegression(), "margin", resume=True)

@@ -67,12 +67,12 @@ def revoke(project: Path = PROJECT, names: list[str] = PERSONS) -> None:
     with _store(project) as store:
         for name in _known(store, project, names):
             store.set_annotator(name, None, "command line")
-            typer.echo(f"The link of {name} is not valid any more.")
+            typer.echo(f"The link of {name} no longer works.")
 
 
 @app.command("new-link")
 def new_link(project: Path = PROJECT, names: list[str] = PERSONS, url: str = URL) -> None:
-    """Replace links, such as one that was sent to the wrong person. The old ones are not valid any more."""
+    """Replace links, such as one that was sent to the wrong person. The old links stop working."""
     _check_address(url)
     with _store(project) as store:
         checked = _known(store, project, names, revoked=False)

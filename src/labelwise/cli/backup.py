@@ -39,7 +39,7 @@ def restore(
         "", metavar="URL", help="Move the answers to an empty PostgreSQL database: its address, or env:VARIABLE."
     ),
 ) -> None:
-    """Make a project of a backup.
+    """Make a project from a backup.
 
     [bold]labelwise restore photos.backup --to photos-labelwise[/]
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from labelwise.stats.summary import Table
 
 ENOUGH = "[dim]\\[default: 5, the fewest that a verdict needs][/]"
-CALLBACK = "A callback, told of the record of each round; can be repeated. See docs/callbacks.md."
+CALLBACK = "A callback, called with the record of each round; can be repeated. See docs/callbacks.md."
 BARS = " ▁▂▃▄▅▆▇█"
 
 

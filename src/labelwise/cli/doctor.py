@@ -38,7 +38,7 @@ def doctor(
     if not faults:
         typer.echo(f"{folder} is whole: every file has the checksum it was written with.")
     elif not left:
-        typer.echo("Repaired. Answers that were lost are to be given again; the files of before are set aside.")
+        typer.echo("Repaired. Give lost answers again; the damaged files are next to the repaired ones.")
     elif repair:
         typer.secho(f"{len(left)} of these cannot be repaired; restore the files from a backup.", fg="red")
     else:

@@ -28,7 +28,7 @@ TOKEN = typer.Option(
     None, help="Token of the page. [dim]\\[default: made where one is required][/]", rich_help_panel=NETWORK
 )
 NAMES = typer.Option(
-    None, "--name", help="Further host name of the page, such as that of a proxy. Repeatable.", rich_help_panel=NETWORK
+    None, "--name", help="Another host name of the page, such as that of a proxy. Repeatable.", rich_help_panel=NETWORK
 )
 PROXIES = typer.Option(
     None,
@@ -42,7 +42,7 @@ CERTIFICATE = typer.Option(
     None, metavar="FILE", help="Serve HTTPS with this certificate chain (PEM).", rich_help_panel=NETWORK
 )
 CERTIFICATE_KEY = typer.Option(
-    None, metavar="FILE", help="Private key of the certificate, if it is a file of its own.", rich_help_panel=NETWORK
+    None, metavar="FILE", help="Private key of the certificate, if it is in a separate file.", rich_help_panel=NETWORK
 )
 CONNECTIONS = typer.Option(512, "--max-connections", min=1, help="Connections at a time.", rich_help_panel=NETWORK)
 OF_ONE_PEER = typer.Option(
@@ -118,7 +118,7 @@ def label(
         0.15, min=0.0, max=0.9, help="Share of each round drawn at random, to measure quality."
     ),
     store: str = typer.Option("", metavar="URL", help="Store answers in PostgreSQL: its address, or env:VARIABLE."),
-    seed: int = typer.Option(0, min=0, help="Source of chance."),
+    seed: int = typer.Option(0, min=0, help="Random seed."),
     suggest: str = SUGGEST,
     suggest_model: str = SUGGEST_MODEL,
     describe: Path = DESCRIBE,
@@ -394,10 +394,10 @@ def _open(folder: Path, max_memory: str | None = None, join: bool = False, encod
             typer.echo(
                 f"The features are now those of {encoder}; every answer is kept."
                 if changed
-                else f"The project has the features of {encoder} already."
+                else f"The project already has the features of {encoder}."
             )
         elif restore_features(folder, on_progress, encoder):
-            typer.echo("The features were missing and have been computed again.")
+            typer.echo("Computed the missing features again.")
     project = Project.open(folder)
     if encoder is not None:
         _say_origin(project.feature_info.encoder)

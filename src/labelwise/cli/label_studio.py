@@ -13,7 +13,7 @@ from labelwise.cli.label import CERTIFICATE, CERTIFICATE_KEY, HOST, NAMES, PROXI
 if TYPE_CHECKING:
     from labelwise.project.exchange.studio_client import Client
 
-app = App("Label in a running Label Studio what a project chooses.")
+app = App("Label the picks of a project in Label Studio.")
 
 PROJECT = typer.Argument(..., help="The project folder.")
 URL = typer.Option(..., help="Address of Label Studio, such as http://localhost:8080.")
@@ -104,7 +104,7 @@ def serve(
     certificate: Path = CERTIFICATE,
     certificate_key: Path = CERTIFICATE_KEY,
 ) -> None:
-    """Be the ML backend of Label Studio: order its tasks, predict, and learn from every annotation.
+    """Serve an ML backend for Label Studio: order its tasks, predict, and learn from every annotation.
 
     [bold]labelwise label-studio serve photos-labelwise[/]
     [bold]labelwise label-studio serve photos-labelwise --host 0.0.0.0 --name host.docker.internal[/]

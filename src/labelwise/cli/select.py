@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labelwise.io.progress_bar import DelayedBar
     from labelwise.selection import Selection
 
-MAX_MEMORY = "Memory limit besides data and model: 4GB, 512MB. If it is too small, the error names what would work."
+MAX_MEMORY = "Memory limit of a selection, such as 4GB or 512MB. If it is too small, the error names one that works."
 _FILE = "FILE.npy, FILE.npz[:NAME] or FILE.parquet[:COLUMN]"
 
 
@@ -38,7 +38,7 @@ def select(
     labelled_embedding: str = typer.Option(None, metavar="FILE", help="Embeddings of the labelled rows."),
     labelled_duals: str = typer.Option(None, metavar="FILE", help="Duals of the labelled rows (L,)."),
     labelled_y: str = typer.Option(None, metavar="FILE", help="Labels of the labelled rows (L,)."),
-    seed: int = typer.Option(0, help="Source of chance."),
+    seed: int = typer.Option(0, help="Random seed."),
     max_memory: str = typer.Option(None, metavar="SIZE", help=MAX_MEMORY),
     folder: Path = typer.Option(
         None,

@@ -84,7 +84,7 @@ def _judge(
 
 
 def repair_ledger(path: Path) -> Path | None:
-    """Write a ledger of the good entries. Returns where the file of before was set aside; None if it was whole."""
+    """Write a ledger of the good entries. Returns where the damaged file was set aside; None if it was whole."""
     # A process that adds an entry at this moment waits, and sees then that the file was replaced.
     with open_locked(path, os.O_RDONLY) if path.exists() else contextlib.nullcontext():
         found = salvage(path)

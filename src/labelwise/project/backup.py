@@ -206,7 +206,7 @@ def _moment(folder: Path, url: str, copy: Path) -> tuple[dict[str, bytes], int, 
 
 
 def _copy_store(path: Path, copy: Path) -> None:
-    """SQLite's own online backup: readers and writers go on."""
+    """SQLite's own online backup: readers and writers continue."""
     try:
         with (
             contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=60)) as source,

@@ -30,7 +30,7 @@ MODULES = tuple(
     for name in ("sabal.timing", "run_tables", "dynamical.figures", "ally.figures", "bss.figures", "bss.network")
 )
 _SMOKE = "**Smoke scale: this shows that it runs. Nothing below says anything of a method.**\n\n"
-WORK = "work"  # the folder of runs that can go on, inside the folder of the pages
+WORK = "work"  # the folder of runs that can continue, inside the folder of the pages
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def reproduce(name: str, setting: Setting, folder: Path, command: str = "") -> R
 
 
 def _with_saved(setting: Setting, one: Reproduction, folder: Path, stem: str) -> Setting:
-    """The setting with the records and numbers next to the page, where they are wanted, and a folder to go on in."""
+    """The setting with the records and numbers next to the page, where they are wanted, and a folder to continue in."""
     if (one.tables and _is_of(folder, stem, setting)) or (setting.page and not one.tables):
         there = _numbers(folder, stem, setting)
         setting = replace(setting, saved_numbers=there, saved_records=tuple(read_records(folder / f"{stem}.jsonl.gz")))

@@ -159,7 +159,7 @@ def _listed(stats: Mapping[str, Stat], names: Iterable[str]) -> str:
 
 
 def below_all(row: str, low: str = "Random", without: Container[str] = ()) -> Claim:
-    """One column lies below every other, but for those named in `without`."""
+    """One column lies below every other, except for those named in `without`."""
 
     def compare(rows: Rows) -> Compared | None:
         stats = rows.get(row, {})

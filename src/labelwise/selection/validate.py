@@ -75,7 +75,7 @@ class Inputs:
         is_named: whether ids were given.
         row_keys: what the user calls the rows of the pool; None where that is their ids.
         library: the library of the frames; "" if there is none.
-        given: those columns as the caller gave them, but for frames and Series, which are arrays here.
+        given: those columns as the caller gave them, except for frames and Series, which are arrays here.
     """
 
     strategy: Strategy

@@ -66,7 +66,7 @@ def make_backend_app(backend: StudioBackend, auth: Auth, say: Notify) -> Starlet
                 return PlainTextResponse(f"{error}", 503)
             except HTTPException:
                 raise
-            except Exception:  # an unexpected error fails one request; the server goes on
+            except Exception:  # an unexpected error fails one request; the server continues
                 tell(f"Failed {method} {path}: {traceback.format_exc()}")
                 return PlainTextResponse("The backend failed on this request; its terminal says why.", 500)
             for line in reply.get("refused", ()):

@@ -102,7 +102,7 @@ class AuthMiddleware:
             return
         try:
             await self.app(scope, _limited(receive, self.auth.max_body), out)
-        except Exception:  # an unexpected error fails one request; the server goes on
+        except Exception:  # an unexpected error fails one request; the server continues
             self.log(f"{scope['method']} {scope['path']} failed: {traceback.format_exc()}")
             text = "The server failed on this request; log.txt in the project folder says why. Saved answers are safe."
             await _text(500, text)(scope, receive, out)

@@ -291,7 +291,7 @@ AnswerForm = Annotated[Given, Depends(given)]
 
 @dataclass(frozen=True)
 class Saved:
-    """An answer that is on disk: its row, the answer in words, and what else is to be told."""
+    """An answer that is on disk: its row, the answer in words, and a message for the person."""
 
     row: int
     answer: str

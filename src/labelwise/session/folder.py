@@ -79,7 +79,7 @@ def create(folder: Path, settings: dict[str, Any]) -> Ledger:
     try:
         if is_used(folder):
             raise StoreError(
-                f"{folder} already holds a session; go on with Session(..., resume=True) or "
+                f"{folder} already holds a session; continue with Session(..., resume=True) or "
                 f"Session.load({str(folder)!r}, pool, learner), or choose another folder. Nothing was changed."
             )
         folder.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def _remedy(name: str) -> str:
             "pass the same recipe (Session.load without recipe= takes the stored one), or start a new session in "
             "another folder"
         )
-    return f"go on with the same {name}, or start a new session in another folder"
+    return f"continue with the same {name}, or start a new session in another folder"
 
 
 def is_used(folder: Path) -> bool:

@@ -35,7 +35,9 @@ def check_session(folder: Path, repair: bool = False) -> list[str]:
     try:
         store.settings(folder)
     except StoreError as error:
-        faults.append(f"{error}. It cannot be repaired: the answers are in {store.ANSWERS}, and go on in a new session")
+        faults.append(
+            f"{error}. It cannot be repaired: the answers are in {store.ANSWERS}; continue with them in a new session"
+        )
     answers = folder / store.ANSWERS
     found = salvage(answers).faults
     if not answers.exists() and not found:

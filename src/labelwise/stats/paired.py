@@ -80,7 +80,7 @@ def t_test(difference_S: Array) -> float:
     if len(values_S) < 2:
         return float("nan")
     mean, spread = float(values_S.mean()), float(values_S.std(ddof=1))
-    if spread <= 1e-12 * float(np.abs(values_S).max()):  # equal but for rounding
+    if spread <= 1e-12 * float(np.abs(values_S).max()):  # equal up to rounding
         return 1.0 if mean == 0 else 0.0
     return _two_tails(mean / (spread / math.sqrt(len(values_S))), len(values_S) - 1)
 

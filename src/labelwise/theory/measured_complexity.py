@@ -141,7 +141,7 @@ def typical_labels(
         return tuple(expected_excess(v_ND, ids, weights, noise[kind]) for kind in NOISES)
 
     first: list[tuple[float, ...]] = []
-    while True:  # the first run goes on until its excess is below epsilon, and so gives the numbers of labels
+    while True:  # the first run continues until its excess is below epsilon, and so gives the numbers of labels
         first.append(excess(ks[-1], 0))
         made += 1
         progress(made, 0)

@@ -68,7 +68,7 @@ def test_the_page_says_which_parts_pay(tmp_path):
         "the certificate predicts the error on the pool: its best number, seen, has a rank correlation of -1.00" in text
     )
     assert (
-        "Whether the approximation ratio predicts the error on the pool cannot be said: no runs have it." in text
+        "Whether the approximation ratio predicts the error on the pool is open: no runs have it." in text
     )  # it never varies
     page = (tmp_path / "out" / "instrument.md").read_text()
     assert "Made by `the command`." in page
@@ -89,7 +89,7 @@ def test_few_seeds_say_nothing(tmp_path):
 def test_records_without_the_error_on_the_pool_predict_nothing(tmp_path):
     write_run(tmp_path / "run", 10, on_pool=False)
     lines = write_instrument([tmp_path / "run"], tmp_path / "out", "the command")
-    assert "Whether the certificate predicts the error on the pool cannot be said: no runs have it." in lines
+    assert "Whether the certificate predicts the error on the pool is open: no runs have it." in lines
 
 
 def test_a_combination_that_loses_on_one_set_is_not_better(tmp_path):

@@ -12,13 +12,13 @@ CLUSTERS = 20
 
 
 def heavy_tailed(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Independent t(2.5) columns; the target is linear but for the size of the first column, with noise."""
+    """Independent t(2.5) columns; the target is linear except for the size of the first column, with noise."""
     x_ND = rng.standard_t(FREEDOM, size=(n, WIDTH))
     return x_ND, x_ND @ _slopes(rng) + np.abs(x_ND[:, 0]) + rng.normal(size=n)
 
 
 def heavy_rows(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Multivariate t(2.5): whole rows are long or short; the target is linear but for the length of the row."""
+    """Multivariate t(2.5): whole rows are long or short; the target is linear except for the length of the row."""
     x_ND = rng.normal(size=(n, WIDTH)) / np.sqrt(rng.chisquare(FREEDOM, size=(n, 1)) / FREEDOM)
     return x_ND, x_ND @ _slopes(rng) + 0.5 * np.linalg.norm(x_ND, axis=1) + rng.normal(size=n)
 

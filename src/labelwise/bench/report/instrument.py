@@ -360,7 +360,7 @@ def _open(family: Sequence[Effect]) -> bool:
 def _by_strategy(every: Sequence[Effect]) -> str:
     """For which strategies a part pays, over all experiments of a task."""
     if _open(every):
-        return f"By strategy nothing can be said: {FEW_SEEDS}."
+        return f"There is no verdict by strategy: {FEW_SEEDS}."
     stated = []
     for outcome, verb in (("better", "gain"), ("worse", "lose")):
         each = sorted((one for one in every if one.outcome == outcome), key=lambda one: -abs(one.test.difference))
@@ -377,7 +377,7 @@ def _by_strategy(every: Sequence[Effect]) -> str:
 def _interactions(every: Sequence[Effect]) -> str:
     """Whether weights help more or less under primal-dual training, over all experiments of a task."""
     if _open(every):
-        return f"Whether weights and primal-dual training interact cannot be said: {FEW_SEEDS}."
+        return f"Whether weights and primal-dual training interact is open: {FEW_SEEDS}."
     passed = [one for one in every if one.outcome in ("better", "worse")]
     if not passed:
         return "Weights and primal-dual training do not interact measurably over all sets: their effects add up."
@@ -393,7 +393,7 @@ def _combinations(found: Findings) -> str:
     """Whether a combination earns the place of the recommendation: better over all sets of a task, worse on none."""
     every = found.overall["combinations"]
     if not every or _open(every):
-        return f"Whether a combination beats the recommended strategy cannot be said: {FEW_SEEDS}."
+        return f"Whether a combination beats the recommended strategy is open: {FEW_SEEDS}."
     worse = {(found.tasks[one.experiment], one.name) for one in found.effects["combinations"] if one.outcome == "worse"}
     stated = []
     for task, title in ALL_SETS.items():
@@ -439,9 +439,9 @@ def _predicts(found: Sequence[Prediction], what: str, names: Sequence[str]) -> s
         if some and (not each or abs(_mean(some)) > abs(_mean(each))):
             best, each = name, some
     if not each:
-        return f"Whether {what} predicts the error on the pool cannot be said: no runs have it."
+        return f"Whether {what} predicts the error on the pool is open: no runs have it."
     if all(math.isnan(one.test.p) for one in each):
-        return f"Whether {what} predicts the error on the pool cannot be said: {FEW_SEEDS}."
+        return f"Whether {what} predicts the error on the pool is open: {FEW_SEEDS}."
     mean, passed = _mean(each), sum(one.p <= LEVEL for one in each)
     verdict = "predicts" if abs(mean) >= USEFUL and passed > len(each) / 2 else "does not predict"
     return (

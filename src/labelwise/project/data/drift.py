@@ -41,7 +41,9 @@ def find_changes(folder: Path, settings: Settings, data: Data, info: FeatureInfo
     if missing:
         warnings.append(f"{len(missing)} images are missing and cannot be shown, such as {missing[0]}")
     if changed:
-        warnings.append(f"{len(changed)} images have changed, such as {changed[0]}; their features are those of before")
+        warnings.append(
+            f"{len(changed)} images have changed, such as {changed[0]}; their features are those of the earlier images"
+        )
     return tuple(warnings)
 
 

@@ -108,7 +108,7 @@ class StudioBackend:
         return {"results": results}
 
     def webhook(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Take in what people have answered. Other events need nothing."""
+        """Import what people have answered. Other events need nothing."""
         action = body.get("action")
         if action == "START_TRAINING":
             return {"status": "ok", "result": "The model is trained after every round, without being asked."}
@@ -134,7 +134,7 @@ class StudioBackend:
             )  # fmt: skip
 
     def train(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Take in the annotations of all tasks, which versions of Label Studio before webhooks send."""
+        """Import the annotations of all tasks, which versions of Label Studio before webhooks send."""
         theirs = _project_of(body.get("project"), body.get("label_config"))
         with self._lock:
             self._importer.refresh()

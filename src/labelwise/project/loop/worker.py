@@ -170,7 +170,7 @@ def _try_step(
 
 
 def _try_suggest(updater: Updater, heartbeat: HeartbeatWriter) -> bool:
-    """One step of the suggestions; whether something was done. An error is logged, and labelling goes on without."""
+    """One step of the suggestions; whether something was done. An error is logged, and labelling continues without."""
     try:
         return updater.step(lambda text, done, total: heartbeat.set("choosing", f"suggestions: {text}", 0))
     except (LabelwiseError, OSError, ArithmeticError, RuntimeError):

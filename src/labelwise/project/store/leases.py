@@ -147,7 +147,7 @@ def lock_pick(connection: Connection, row: int, wait: bool) -> bool:
 
 
 def grant(connection: Connection, row: int, who: str, now: float, until: float, redo: bool) -> Lease:
-    """Lease the pick to the person. An earlier lease keeps its token, so that an old window goes on working."""
+    """Lease the pick to the person. An earlier lease keeps its token, so that an old window continues working."""
     found = connection.execute(select(lease).where(lease.c.row == row, lease.c.who == who)).first()
     if found is not None and _lease(found) is None:
         remove(connection, row, who)

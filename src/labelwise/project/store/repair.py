@@ -1,4 +1,4 @@
-"""Repair a store: what is good stays under its number, the store of before is set aside, and nothing is thrown away.
+"""Repair a store: what is good stays under its number, the damaged store is set aside, and nothing is thrown away.
 
 An event that was damaged or is missing becomes one of kind "lost", so that all others keep their numbers. A damaged
 round goes with its picks: its rows can be picked again, and the answers to them stay.

@@ -361,7 +361,7 @@ def _misspecified(law: str, rows: int, seed: int) -> Problem:
 
 
 def _ledger(name: str, one: Problem, sizes: Sizes, seed: int, values: Values, every: bool) -> Ledger:
-    """The ledger of several batches, each told of the ones before; the excess is added to `values`.
+    """The ledger of several batches, each with those before it as labelled; the excess is added to `values`.
 
     Args:
         every: whether the excess of every round is measured, or that of the last alone.

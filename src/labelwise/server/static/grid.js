@@ -105,7 +105,7 @@ function undo() {
 async function takeBack() {
   const token = Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
   const reply = await post("/tile/undo", { token }).catch(() => null);
-  if (!reply) { say("The undo is not done: the server does not answer. Try again."); return; }
+  if (!reply) { say("Nothing was undone: the server does not answer. Try again."); return; }
   const holder = document.createElement("template");
   holder.innerHTML = await reply.text();
   const tile = holder.content.querySelector(".tile");

@@ -80,7 +80,7 @@ async function sendAnswer(key, fields, began) {
       return false;
     } else if (reply && (reply.status === 401 || reply.status === 403)) {
       document.body.dataset.unsaved = "yes";
-      say("Your last answer is not saved yet: " + (await reply.text()) + " It is kept in this browser and will be sent then.");
+      say("Your last answer is not saved yet: " + (await reply.text()) + " This browser keeps it, and sends it when the page opens again.");
       return false;
     }
     document.body.dataset.unsaved = "yes";
@@ -135,7 +135,7 @@ async function undo() {
       say(text);
       if (reply.status < 500) break;
     } catch {
-      say("The undo is not done yet: the server does not answer. Trying again.");
+      say("Your answer is not undone yet: the server does not answer. Trying again.");
     }
     await wait(pause);
   }

@@ -279,7 +279,7 @@ def _differences(folder: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
     if stored.get("version") != VERSION:
         return (
             f"{folder} holds the journal of a selection that another version of Labelwise began (format "
-            f"{stored.get('version')!r}, this one reads {VERSION}); {_remedy(folder)}, or go on with that version"
+            f"{stored.get('version')!r}, this one reads {VERSION}); {_remedy(folder)}, or continue with that version"
         )
     if all(stored.get(name) == now.get(name) for name in {**stored, **now} if name not in ("parts", "rows")):
         then, here = stored.get("parts", []), now["parts"]

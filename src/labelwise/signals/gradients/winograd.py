@@ -6,7 +6,7 @@ kernel: of two rows d of output gradients and four rows x of inputs, g_k = d_0 x
     g_0 = m_0 + m_1 + m_2     g_1 = m_1 - m_2     g_2 = m_1 + m_2 + m_3     m_0 = d_0 (x_0 - x_2)
     m_1 = (d_0 + d_1) (x_1 + x_2) / 2     m_2 = (d_0 - d_1) (x_2 - x_1) / 2     m_3 = d_1 (x_3 - x_1)
 
-Each m is a matrix product over all pairs of rows and all positions in them. It is exact, but for the rounding of a few
+Each m is a matrix product over all pairs of rows and all positions in them. It is exact, up to the rounding of a few
 more additions.
 """
 

@@ -17,7 +17,7 @@ the r rows of W being those added since Lam and Q were computed,
 
     (u I - B)^-1 = Q (D + D W^T (I - W D W^T)^-1 W D) Q^T,   D = (u I - Lam)^-1   diagonal, whatever u is
 
-(Woodbury), and likewise at the lower barrier: r^2 d for E instead of d^3, and the same numbers but for rounding.
+(Woodbury), and likewise at the lower barrier: r^2 d for E instead of d^3, and the same numbers up to rounding.
 I - W D W^T has a Cholesky factor exactly where B < u I, so computing E proves that the barrier holds.
 """
 

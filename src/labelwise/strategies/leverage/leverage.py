@@ -5,7 +5,7 @@ as their baseline. With v the functions of `basis` whitened on the pool (whiten.
 
     p_i = |v_i|^2 / sum_j |v_j|^2,    drawn with replacement,    u_i = (times drawn) / (m n p_i)  after m draws
 
-Draws go on until the next one would bring row k + 1; `Selection.weights` are k u_i, about 1 on average. Cost: N P^2 +
+Draws continue until the next would bring row k + 1; `Selection.weights` are k u_i, about 1 on average. Cost: N P^2 +
 N P d for whitening and scores, then no sweep of the features.
 Departs from the paper: the budget counts distinct rows, not draws; rows at random fill the batch as in `bss`.
 """

@@ -309,7 +309,7 @@ class DeviceRows(IhtRows):
 
     def solved(self) -> tuple[Tensor, Tensor, Tensor]:
         ids, keys = self._shard.ids[self._positions].cpu(), self._keys.cpu()
-        # Ties are broken by lot, but for those at the edge where more rows are tied than may be taken.
+        # Ties are broken by lot, except for those at the edge where more rows are tied than may be taken.
         crowded = (keys == keys[-1]) & (keys[-1] == self._next_key.cpu())
         lots = self._shard.ties.lots(ids).masked_fill(crowded, torch.iinfo(torch.int64).max)
         by_lot = lots.argsort(stable=True)

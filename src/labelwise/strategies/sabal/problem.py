@@ -31,7 +31,7 @@ from labelwise.strategies.sabal.vectors import TINY, Vectors, adjoint, forward, 
 
 PART = 1024  # picked rows that are converted to float64 at once
 SMALLEST, LARGEST = 1e-90, 1e90  # of squared vectors and of beta: a step has their third powers
-SAME = 1e-9  # numbers of rows that differ by less, next to the largest, are the same but for rounding
+SAME = 1e-9  # numbers of rows that differ by less, next to the largest, are the same up to rounding
 NOISE = 1e-14  # a gradient below this share of its scale is rounding
 MOST_PRODUCTS = 16_384  # picks up to which products of all pairs of them are stored: 2 GB then
 STATE = ("sigma", "length", "bonus", "mean", "left", "c", "z", "u", "taken", "unlisted")

@@ -31,7 +31,7 @@ BLOCK = 1024  # rows whose products are computed together
 
 
 class SupportWeights(NamedTuple):
-    """The weights (M,) in float64 on the CPU; f1 with all weights 1 and with these, but for the rows outside."""
+    """The weights (M,) in float64 on the CPU; f1 with all weights 1 and with these, except for the rows outside."""
 
     weight_M: Tensor
     before: float
@@ -77,7 +77,7 @@ class Support:
         return Support(multiply, c_M.cpu(), float(v_AB.square().sum()), norm, float(square_M.mean()))
 
     def f1(self, w_M: Tensor, beta: float) -> float:
-        """f1 but for beta times the number of rows outside the support."""
+        """f1 except for beta times the number of rows outside the support."""
         bias = self.mean - 2 * float(self.c_M @ w_M) + float(w_M @ self.multiply(w_M))
         return max(bias, 0.0) + beta * float((w_M - 1).square().sum())
 
@@ -105,7 +105,7 @@ def _minimise(multiply: Callable[[Tensor], Tensor], rhs_M: Tensor, norm: float, 
             change_M = along_M = free_M if along_M is None else along_M
         image_M = multiply(change_M)
         curvature = float(change_M @ image_M)
-        if curvature <= 0:  # f1 is flat there but for rounding
+        if curvature <= 0:  # f1 is flat there up to rounding
             return w_M, step
         length = float(gradient_M @ change_M) / curvature
         shrinks_M = change_M > 0

@@ -42,7 +42,7 @@ class Vectors(ABC):
 
     @abstractmethod
     def is_same(self, shard: Shard) -> bool:
-        """Whether the values whose differences make up g are equal in every row, but for rounding."""
+        """Whether the values whose differences make up g are equal in every row, up to rounding."""
 
     @abstractmethod
     def blocks(self, shard: Shard, scratch: int = 0) -> Iterator[tuple[slice, Factored]]:

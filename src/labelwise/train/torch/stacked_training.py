@@ -192,7 +192,7 @@ class _Stacked:
         return self._results(endings, keep)
 
     def _why_ended(self, one: _Ending, result: _EpochResult, better: bool, keep: str, epoch: int) -> str:
-        """Why the training of a network ends after this epoch; "" if it goes on. The rules of `train`."""
+        """Why the training of a network ends after this epoch; "" if it continues. The rules of `train`."""
         options, objective = self.options, self.options.objective
         one.epochs_right += objective.stop is not None and result.accuracy >= objective.stop
         enough = objective.stop is not None and one.epochs_right >= objective.stop_times

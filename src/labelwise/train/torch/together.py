@@ -3,7 +3,7 @@
 `run_together` runs functions, such as the rounds of a learning curve, in threads of which one runs at a time, in turn:
 nothing runs at the same time as anything else, so nothing has to be safe for threads. A TorchLearner inside hands its
 training to the group and waits. When all functions wait or have ended, trainings that fit are run as one stack, the
-others one by one, and those functions go on. What a function computes does not depend on the others.
+others one by one, and those functions continue. What a function computes does not depend on the others.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run_together(functions: Sequence[Callable[[], Any]], slots: int = 0) -> Iter
     """Run functions side by side, trainings together; yield each outcome, and None after each turn of all.
 
     Args:
-        functions: what to run. The result of each is the same in any group with as many slots, on a CPU but for the
+        functions: what to run. The result of each is the same in any group with as many slots, on a CPU except for the
             last bits of products.
         slots: how many functions the whole work has, of which these are the rest; stacks are filled up to it.
     """

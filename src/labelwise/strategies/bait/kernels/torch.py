@@ -44,7 +44,7 @@ _graphs: WeakKeyDictionary[Shard, _Graph] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Tuning:
-    """Sizes and periods; they change time and memory, and no pick but for `large_pool` and the two after it.
+    """Sizes and periods; they change time and memory, and no pick except for `large_pool` and the two after it.
 
     Args:
         refresh_before_removal: picks after which M is inverted again before rows are removed.

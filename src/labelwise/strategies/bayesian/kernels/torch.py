@@ -47,7 +47,7 @@ F = TypeVar("F", float, Tensor)
 
 @dataclass(frozen=True)
 class Tuning:
-    """Sizes that change time and memory, and no pick but for `max_steps`.
+    """Sizes that change time and memory, and no pick except for `max_steps`.
 
     Args:
         max_steps: steps for each pick, at most.

@@ -298,7 +298,7 @@ class TorchSteps(Steps):
         (a, b), slots = problem.v_AB.shape, problem.k + tuning.bucket
         super().__init__(problem, shard, slots)
         self.tuning = tuning
-        # Slots after the last pick are zero, but for the next, which may hold anything.
+        # Slots after the last pick are zero, except for the next, which may hold anything.
         self.picked = Factored(self.r_AB.new_zeros(slots, a), self.r_AB.new_zeros(slots, b))
         self.square_N = shard.state["length"] ** 2
         self.slot = torch.zeros(1, dtype=torch.int64, device=shard.device)

@@ -1,8 +1,8 @@
 """Inner kernels of SABAL in Triton, for rows whose factors fit into registers, and the classes that launch them.
 
 They hold the formulas of kernels/torch.py and are tested against these. Importing this file needs Triton. Numbers that
-count in float64 come in tensors: a kernel's own float arguments are single. `state` holds whether the loop goes on and,
-for greedy, how many rows are picked; where it does not go on, passes over rows leave everything as it is.
+count in float64 come in tensors: a kernel's own float arguments are single. `state` holds whether the loop continues
+and, for greedy, how many rows are picked; where it does not, passes over rows leave everything as it is.
 """
 
 from __future__ import annotations
