@@ -197,3 +197,8 @@ def test_what_others_call_a_strategy_is_known_and_no_name_of_another() -> None:
     for word, name in {"coreset": "kcenter", "Least_Confidence": "confidence", "breaking ties": "margin"}.items():
         with pytest.raises(ArgumentError, match=f"no strategy '{word}'; it is called '{name}' here; there are"):
             lw.Session([[0.0]], recipe=word, classes=2)
+
+
+def test_an_unknown_name_says_how_commands_find_a_strategy_of_ones_own() -> None:
+    with pytest.raises(ArgumentError, match=r"there is no strategy 'second-class'.* entry point 'labelwise\.strategies'"):
+        lw.strategies.get("second-class")
