@@ -161,8 +161,8 @@ def get(strategy: str | Strategy, parameters: Mapping[str, Any] | None = None) -
             )
         hint = f"; it is called {same!r} here;" if same else did_you_mean(str(strategy), STRATEGIES) or ";"
         raise ArgumentError(
-            f"there is no strategy {strategy!r}{hint} there are: {', '.join(STRATEGIES)}. Commands find one of your own "
-            f"in a package with an entry point {GROUP!r} (docs/how-to/add-a-strategy.md)"
+            f"there is no strategy {strategy!r}{hint} there are: {', '.join(STRATEGIES)}. Commands find one of your "
+            f"own in a package with an entry point {GROUP!r} (docs/how-to/add-a-strategy.md)"
         )
     kind = STRATEGIES[strategy]
     return kind(**{**kind.variants.get(strategy, {}), **(parameters or {})})

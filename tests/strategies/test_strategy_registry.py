@@ -200,5 +200,7 @@ def test_what_others_call_a_strategy_is_known_and_no_name_of_another() -> None:
 
 
 def test_an_unknown_name_says_how_commands_find_a_strategy_of_ones_own() -> None:
-    with pytest.raises(ArgumentError, match=r"there is no strategy 'second-class'.* entry point 'labelwise\.strategies'"):
+    with pytest.raises(
+        ArgumentError, match=r"there is no strategy 'second-class'.* entry point 'labelwise\.strategies'"
+    ):
         lw.strategies.get("second-class")

@@ -270,8 +270,8 @@ def create_project(where: Path, settings: Settings) -> Project:
         _say_no_classes(settings)
         return made
     typer.echo(
-        f"Project {where}: {len(made.pool):,} {rows}, "
-        f"{made.feature_info.width} features each by {made.feature_info.encoder}."
+        f"Project {where}: {len(made.pool):,} {rows}, each with {made.feature_info.width} features from the encoder "
+        f"{made.feature_info.encoder}."
     )
     if settings.recipe != made.settings.recipe:
         typer.echo(f"  Rows are chosen by {made.settings.recipe}, as recommended; why: labelwise recommend {where}")

@@ -194,7 +194,7 @@ def test_the_options_of_the_commands(here: Path, monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(ArgumentError, match="not both"):
         invoke("label", "texts.csv", "--text", "body", "--encoder", "words", "--embeddings", "x.npy")
-    assert "5 features each" in invoke("label", "texts.csv", "--text", "body", "--embeddings", "x.npy")
+    assert "each with 5 features" in invoke("label", "texts.csv", "--text", "body", "--embeddings", "x.npy")
     assert "every answer is kept" in invoke("resume", "texts-labelwise", "--encoder", "words")
     assert "already" in invoke("label", "texts.csv", "--text", "body", "--encoder", "words")
     opened = _open(here / "texts-labelwise")

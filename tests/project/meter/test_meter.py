@@ -456,7 +456,9 @@ def test_the_page_says_from_the_start_when_a_saving_can_be_shown() -> None:
     assert outlook() in early
     assert f"In {found['projects']} simulated projects" in outlook()
     for share, half in found["half"].items():
-        assert f"one of {100 * float(share):.0f} %" in outlook()
+        assert f"{100 * float(share):.0f} %" in outlook()
         assert f"{half or found['most']:,} labels" in outlook()
     for share, count in found["items"].items():
         assert f"about {count:,} for one of {100 * float(share):.0f} %" in outlook()
+    never = None in found["half"].values()  # one clause for all shares with this answer
+    assert outlook().count("fewer than half of them") == never

@@ -143,20 +143,23 @@ def advice(meter: Meter) -> str:
 
 @cache
 def outlook() -> str:
-    """After how many labels a saving was told in simulated projects with classes (`benchmarks/saving.py`)."""
+    """After how many labels the meter showed a saving in simulated projects with classes (`benchmarks/saving.py`)."""
     found = json.loads(resources.files("labelwise.project.meter").joinpath("told.json").read_text(encoding="utf-8"))
-    parts = []
+    shares: dict[str, list[str]] = {}  # with the same answer
     for share, half in sorted(found["half"].items(), reverse=True):
         nine = found["nine"][share]
         when = (
-            f"in half of them after {half:,} labels" if half else f"in fewer than half within {found['most']:,} labels"
+            f"in half of them after {half:,} labels"
+            if half
+            else f"in fewer than half of them within {found['most']:,} labels"
         )
         when += f", in nine of ten after {nine:,}" if nine else ", in nine of ten later than that" if half else ""
-        parts.append(f"one of {100 * float(share):.0f} % {when}")
+        shares.setdefault(when, []).append(f"{100 * float(share):.0f} %")
+    parts = "; ".join(f"of {' or '.join(some)} {when}" for when, some in shares.items())
+    told = f"In {found['projects']} simulated projects, the meter showed a true saving over random labels {parts}."
     items = [
         f"about {count:,} for one of {100 * float(share):.0f} %" for share, count in sorted(found["items"].items())
     ]
-    told = f"In {found['projects']} simulated projects, a saving over random labels was shown: {'; '.join(parts)}."
     if not items:
         return told
     needed = f"Even a comparison with real random labels would take many test items: {', '.join(reversed(items))}"

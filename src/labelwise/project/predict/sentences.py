@@ -23,8 +23,8 @@ def accepted_sentences(found: Predictions, share: float) -> list[str]:
         lines.append(_checked(found))
     else:
         lines.append(f"accept: none; no set of predictions has an error rate of {_percent(share)} or less")
-    labelled = f"{people:,} have a label of people; " if people else ""
-    lines.append(f"{labelled}{rest:,} {'stays' if rest == 1 else 'stay'} for people")
+    labelled = f"{people:,} have a label from people; " if people else ""
+    lines.append(f"{labelled}{rest:,} {'is' if rest == 1 else 'are'} left for people")
     return lines
 
 
