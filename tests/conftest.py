@@ -1,6 +1,10 @@
 """Fixtures of more than one file, and markers that follow from fixtures: `browser`, `postgres`, `ray`; and `gpu`."""
 
+import contextlib
+import functools
 import signal
+import sqlite3
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +19,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard: a run started in the background was told to ignore it, and what it starts inherits that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.version_info < (3, 13):
+        connect = functools.partial(sqlite3.connect, factory=WatchedConnection)
+        sqlite3.connect = sqlite3.dbapi2.connect = connect  # type: ignore[attr-defined]
+
+
+class WatchedConnection(sqlite3.Connection):
+    """A connection that warns if nobody closes it, as those of Python 3.13 do."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
+            _ = self.total_changes
+            warnings.warn(f"unclosed database in {self!r}", ResourceWarning, stacklevel=1, source=self)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

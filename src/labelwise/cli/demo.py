@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,7 @@ def _learner() -> TorchLearner:
 
 def _label(out: Path, k: int, port: int, browser: bool) -> None:
     """The digits as image files, and the page to label them on."""
-    from labelwise.cli.label import Page, check_page, create_project, serve_project, settings_of
+    from labelwise.cli.label import Page, check_page, create_project, open_project, serve_project, settings_of
     from labelwise.project.settings import default_folder, is_project
 
     folder, page = out / "digits", Page(port=port, browser=browser)
@@ -127,13 +128,15 @@ def _label(out: Path, k: int, port: int, browser: bool) -> None:
     check_page(page)
     if is_project(where):
         typer.echo(f"Opening the existing project {where}.")
-        serve_project(where, page)
+        with closing(open_project(where)) as opened:
+            serve_project(opened, page)
         return
     write_digits(folder)
     settings = settings_of(
         folder, where, ",".join("0123456789"), False, None, None, "pixels", max(k, 2), None, 1, 0.15, "", 0
     )
-    serve_project(create_project(where, settings), page)
+    with closing(create_project(where, settings)) as made:
+        serve_project(made, page)
 
 
 def write_digits(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,9 +155,9 @@ def label(
         _check_same(where, path, classes, regress, text, features, multi)
         fixed = {"k": k, "recipe": recipe, "people": people, "test_share": test_share, "seed": seed}
         _warn_ignored(where, {**fixed, "store": store or None})
-        opened = _open(where, max_memory, join, None if encoder == "auto" else encoder)
-        set_suggestions(opened, suggest, suggest_model, describe)
-        serve_project(opened, page)
+        with closing(open_project(where, max_memory, join, None if encoder == "auto" else encoder)) as opened:
+            set_suggestions(opened, suggest, suggest_model, describe)
+            serve_project(opened, page)
         return
     settings = settings_of(
         path, where, classes, regress, text, features, encoder, k, recipe, people, test_share, store, seed, max_memory,
@@ -165,9 +165,9 @@ def label(
     )  # fmt: skip
     check_page(page)
     _suggest_settings(suggest, suggest_model, describe)  # a mistake is told before a project is made
-    made = create_project(where, settings)
-    set_suggestions(made, suggest, suggest_model, describe)
-    serve_project(made, page)
+    with closing(create_project(where, settings)) as made:
+        set_suggestions(made, suggest, suggest_model, describe)
+        serve_project(made, page)
 
 
 def resume(
@@ -198,9 +198,9 @@ def resume(
     page = Page(
         host, port, token, not no_open, name, join, proxy, certificate, certificate_key, max_connections, per_address
     )
-    opened = _open(project, max_memory, join, _encoder_name(project, encoder, embeddings))
-    set_suggestions(opened, suggest, suggest_model, describe)
-    serve_project(opened, page)
+    with closing(open_project(project, max_memory, join, _encoder_name(project, encoder, embeddings))) as opened:
+        set_suggestions(opened, suggest, suggest_model, describe)
+        serve_project(opened, page)
 
 
 def settings_of(
@@ -348,39 +348,36 @@ def check_page(page: Page) -> None:
     check_page_arguments(page.host, page.port, page.token, page.certificate, page.certificate_key)
 
 
-def serve_project(project: Path | Project, page: Page) -> None:
-    """Serve the page of a project until Ctrl-C."""
+def serve_project(project: Project, page: Page) -> None:
+    """Serve the page of an open project until Ctrl-C."""
     from labelwise.errors import ExtraError, install_command
 
-    opened = _open(project) if isinstance(project, Path) else project
-    for line in opened.warnings:
+    for line in project.warnings:
         typer.secho(f"warning: {line}", fg="yellow", err=True)
     try:
         from labelwise.server.connections import Limits
         from labelwise.server.serve import serve
     except ImportError as error:
         raise ExtraError(f"The page needs more packages: {install_command('app')}") from error
-    try:
-        serve(
-            opened,
-            host=page.host,
-            port=page.port,
-            token=page.token,
-            open_browser=page.browser,
-            names=page.names or (),
-            say=typer.echo,
-            join=page.join,
-            limits=Limits(page.max_connections, page.max_per_address, frozenset(page.proxies or ())),
-            certificate=page.certificate,
-            certificate_key=page.certificate_key,
-        )
-    finally:
-        opened.close()
+    serve(
+        project,
+        host=page.host,
+        port=page.port,
+        token=page.token,
+        open_browser=page.browser,
+        names=page.names or (),
+        say=typer.echo,
+        join=page.join,
+        limits=Limits(page.max_connections, page.max_per_address, frozenset(page.proxies or ())),
+        certificate=page.certificate,
+        certificate_key=page.certificate_key,
+    )
 
 
-def _open(folder: Path, max_memory: str | None = None, join: bool = False, encoder: str | None = None) -> Project:
+def open_project(
+    folder: Path, max_memory: str | None = None, join: bool = False, encoder: str | None = None
+) -> Project:
     """Open a project, computing features that are missing or of another encoder, and set the memory limit if given."""
-    from labelwise.errors import LabelwiseError
     from labelwise.project import Project
     from labelwise.project.data.restore_features import change_encoder, restore_features
     from labelwise.project.loop.worker import worker_lock
@@ -399,14 +396,11 @@ def _open(folder: Path, max_memory: str | None = None, join: bool = False, encod
         elif restore_features(folder, on_progress, encoder):
             typer.echo("Computed the missing features again.")
     project = Project.open(folder)
-    if encoder is not None:
-        _say_origin(project.feature_info.encoder)
-    if max_memory is not None:
-        try:
+    with project.store.closed_on_error():
+        if encoder is not None:
+            _say_origin(project.feature_info.encoder)
+        if max_memory is not None:
             project.limit_memory(max_memory)
-        except LabelwiseError:
-            project.close()
-            raise
     return project
 
 

@@ -59,9 +59,10 @@ def begin(folder: Path, settings: Settings, on_progress: OnProgress) -> Project:
             return _create(folder, settings, data, on_progress)
         settings = replace(settings, pending=True, fingerprint=fingerprint(settings.path(folder), data))
         store = _new_store(folder, settings, [])
-        settings.write(folder)
-        project = Project(folder, settings, store, data, None)
-        offer_random(project)
+        with store.closed_on_error():
+            settings.write(folder)
+            project = Project(folder, settings, store, data, None)
+            offer_random(project)
         return project
 
 
@@ -138,11 +139,12 @@ def _create(folder: Path, settings: Settings, data: Data, on_progress: OnProgres
     info, settings = _features(folder, settings, data, on_progress)
     on_progress("writing the list of rows", 0, 0)
     store = _new_store(folder, settings, _items(data, info))
-    if settings.task == "regress" and settings.test_share:
-        pool = features.pool_of(folder / "features", dict(zip(data.ids.tolist(), data.refs)))
-        draw_by_bss(pool, settings.seed).write(folder)
-        settings = replace(settings, test_draws="bss")
-    return Project(folder, _write(folder, settings, data, info), store, data, info)
+    with store.closed_on_error():
+        if settings.task == "regress" and settings.test_share:
+            pool = features.pool_of(folder / "features", dict(zip(data.ids.tolist(), data.refs)))
+            draw_by_bss(pool, settings.seed).write(folder)
+            settings = replace(settings, test_draws="bss")
+        return Project(folder, _write(folder, settings, data, info), store, data, info)
 
 
 def _features(
@@ -213,12 +215,13 @@ def _new_store(folder: Path, settings: Settings, items: list[Item]) -> Store:
         if error.__cause__ is not None:  # the disk or the server failed; otherwise a store exists
             raise
         store = Store.open(url)
-        existing = store.items()
-        if store.rounds() or store.people != settings.people or (existing and existing != items):
-            store.close()
-            raise
-    if not store.items():
-        store.add_items(items)
-    for name in settings.classes:
-        store.add_class(name, OWNER)
+        with store.closed_on_error():
+            existing = store.items()
+            if store.rounds() or store.people != settings.people or (existing and existing != items):
+                raise
+    with store.closed_on_error():
+        if not store.items():
+            store.add_items(items)
+        for name in settings.classes:
+            store.add_class(name, OWNER)
     return store

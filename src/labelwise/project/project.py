@@ -163,7 +163,7 @@ class Project:
             raise StoreError(
                 f"the store of {folder} is damaged ({error}). Restore it from a backup with `labelwise restore`"
             ) from error
-        try:
+        with store.closed_on_error():
             items = store.items()
             known = np.array([item.row for item in items], np.int64), [item.ref for item in items]
             data = open_data(settings, folder, known)
@@ -172,9 +172,6 @@ class Project:
                 seal_settings(folder, settings)
                 info = features.seal(folder / "features")
             project = Project(folder, settings, store, data, info)
-        except BaseException:
-            store.close()
-            raise
         project.warnings = warnings
         return project
 
@@ -296,7 +293,9 @@ def _open_pending(folder: Path, settings: Settings) -> Project:
     data = open_data(settings, folder)
     if not settings.path(folder).is_dir():
         check_fingerprint(settings.path(folder), data, settings.fingerprint)
-    return Project(folder, settings, Store.open(store_address(folder, settings)), data, None)
+    store = Store.open(store_address(folder, settings))
+    with store.closed_on_error():
+        return Project(folder, settings, store, data, None)
 
 
 class _Similarity:

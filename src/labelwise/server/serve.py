@@ -77,19 +77,20 @@ def serve(
         limits = replace(limits, proxies=frozenset(LOOPBACK))
     context = tls_context(certificate, certificate_key)
     check_token(token)
-    listening = listen(host, port, say)
     auth = Auth.make(project.folder, host, token, names)
-    taken = listening.getsockname()[1]
     owner = next((one for one in project.store.annotators().values() if one.role == "own"), None)
     own_token = auth.token if owner is None else auth.token_of(owner.name, owner.link)
-    link = link_to(host, taken, own_token, context is not None)
-    lock = page_lock(project.folder, link_to(host, taken, None, context is not None), join, say)
     server = Server(configured(make_app(project, auth), limits, context))
     supervisor = Supervisor(project.folder, say)
-    if project.pending:
-        threading.Thread(target=_take_features, args=(project, say), name="features", daemon=True).start()
-    with contextlib.closing(listening), lock, sigterm_as_interrupt():
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(contextlib.closing(listen(host, port, say)))
+        taken = listening.getsockname()[1]
+        link = link_to(host, taken, own_token, context is not None)
+        stack.enter_context(page_lock(project.folder, link_to(host, taken, None, context is not None), join, say))
+        stack.enter_context(sigterm_as_interrupt())
         try:
+            if project.pending:
+                threading.Thread(target=_take_features, args=(project, say), name="features", daemon=True).start()
             if worker:
                 supervisor.start()
             say(f"Labelling page{'' if owner is None else f' of {owner.name}'}: {link}")

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from labelwise.cli import app
-from labelwise.cli.label import _open
+from labelwise.cli.label import open_project
 from labelwise.errors import ArgumentError, LabelwiseError, ModelError, SourceError
 from labelwise.project import Project, Settings
 from labelwise.project.data.encoders import encoder_of, is_code
@@ -197,6 +197,6 @@ def test_the_options_of_the_commands(here: Path, monkeypatch: pytest.MonkeyPatch
     assert "each with 5 features" in invoke("label", "texts.csv", "--text", "body", "--embeddings", "x.npy")
     assert "every answer is kept" in invoke("resume", "texts-labelwise", "--encoder", "words")
     assert "already" in invoke("label", "texts.csv", "--text", "body", "--encoder", "words")
-    opened = _open(here / "texts-labelwise")
+    opened = open_project(here / "texts-labelwise")
     assert opened.settings.encoder == "words"
     opened.close()

@@ -117,9 +117,8 @@ class Workers:
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, str(self.run)), daemon=True)
-        with _worker_environment():
+        with theirs, _worker_environment():
             process.start()
-        theirs.close()
         return _Worker(process, ours)
 
 

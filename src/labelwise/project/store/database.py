@@ -19,6 +19,7 @@ from sqlalchemy import event as hooks
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError as UrlError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from labelwise.errors import ArgumentError, StoreError, extra
 from labelwise.io.chain import read_heads, write_heads
@@ -42,6 +43,8 @@ class Database:
         # SQLite allows one writer at a time and lets the others poll; threads of this process queue here instead.
         self._writer = threading.Lock()
         self._noted: Mapping[str, str] | None = None
+        self._closed = False
+        hooks.listen(self.engine, "checkin", self._returned)
 
     @property
     def path(self) -> Path | None:
@@ -110,8 +113,13 @@ class Database:
                 self._noted = heads
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; one that another thread uses, as soon as that thread returns it."""
+        self._closed = True
         self.engine.dispose()
+
+    def _returned(self, _connection: Any, entry: ConnectionPoolEntry) -> None:
+        if self._closed:
+            entry.close()
 
     @contextlib.contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -175,8 +183,12 @@ def _sqlite(url: URL) -> Engine:
     @hooks.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _record: Any) -> None:
         connection.isolation_level = None  # `_begun` starts transactions, not the driver
-        for pragma in ("journal_mode=WAL", "foreign_keys=ON", "fullfsync=ON", "recursive_triggers=ON"):
-            connection.execute(f"PRAGMA {pragma}")
+        try:
+            for pragma in ("journal_mode=WAL", "foreign_keys=ON", "fullfsync=ON", "recursive_triggers=ON"):
+                connection.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            connection.close()  # older versions of SQLAlchemy leave it open
+            raise
 
     @hooks.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:

@@ -16,6 +16,7 @@ What the answers mean:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -86,11 +87,10 @@ class Store:
     def check_address(url: str) -> None:
         """Raise StoreError if a server of PostgreSQL cannot be reached, ArgumentError if the address cannot be used."""
         database = Database(url)
-        with database.closed_on_error():
+        with contextlib.closing(database):
             if not database.is_sqlite:
                 with database.reading():
                     pass
-        database.close()
 
     def use_sets(self) -> None:
         """From now on a label is a set of classes, see `label_sets.py`. Call it before anything is read."""
@@ -99,6 +99,10 @@ class Store:
     def close(self) -> None:
         """Close the connections."""
         self._database.close()
+
+    def closed_on_error(self) -> contextlib.AbstractContextManager[None]:
+        """Close the connections if the block fails."""
+        return self._database.closed_on_error()
 
     # --- items, classes, rounds --------------------------------------------------------------------------------------
 

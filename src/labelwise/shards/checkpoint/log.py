@@ -22,12 +22,14 @@ class Answers:
         self._path = path
         self._end, self._checksum = size, checksum
         self._file = _open(path)
-        found = checksum_of(self._file, size)
-        if found != checksum:
+        try:
+            if checksum_of(self._file, size) != checksum:
+                raise _damaged(path, f"expected {size} bytes of checksum {checksum}")
+            self._file.truncate(size)
+            self._file.seek(0)
+        except BaseException:
             self.close()
-            raise _damaged(path, f"expected {size} bytes of checksum {checksum}")
-        self._file.truncate(size)
-        self._file.seek(0)
+            raise
 
     def read(self) -> Any:
         """The next stored answer."""
