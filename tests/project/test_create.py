@@ -208,7 +208,8 @@ def test_another_encoder_for_a_pending_project(pending) -> None:
 
 def test_the_page_takes_the_features_when_another_process_has_them(pending) -> None:
     folder, settings = pending
-    auth = Auth.make(begin(folder, settings, nothing).folder)
+    begin(folder, settings, nothing).close()
+    auth = Auth.make(folder)
     with closing(Project.open(folder)) as shown, running(shown, auth) as address, Browser(address, auth) as ann:
         assert "Drawn at random" in ann.get("/card").text
         assert "0 labelled so far" in ann.get("/status").text  # not "of 10": the list of items follows

@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -110,9 +111,8 @@ def test_a_cut_end_is_found_by_the_file_next_to_the_store(tmp_path):
     """Also where all that the database itself knows was put back."""
     url = f"sqlite:///{tmp_path}/store.db"
     filled(url).close()
-    last = (
-        sqlite3.connect(tmp_path / "store.db").execute("SELECT chain FROM labelwise_event WHERE seq = 4").fetchone()[0]
-    )
+    with closing(sqlite3.connect(tmp_path / "store.db")) as store:
+        last = store.execute("SELECT chain FROM labelwise_event WHERE seq = 4").fetchone()[0]
     cut = f"UPDATE labelwise_about SET value = '{last}' WHERE name = 'events'"
     do(url, "DELETE FROM labelwise_event WHERE seq > 4", cut)
     assert "the last 2 events of 6 are missing" in fault(url)

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,8 @@ def test_whole_pages_may_be_gone(tmp_path):
     store.import_labels([(row % 9, "cat") for row in range(9)], "csv2")
     store.close()
     whole, note = path.read_bytes(), (tmp_path / "store.db.head").read_bytes()
-    size = sqlite3.connect(path).execute("PRAGMA page_size").fetchone()[0]
+    with closing(sqlite3.connect(path)) as connection:
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
     left = []
     for number, start in enumerate(range(size, len(whole), size)):
         path.write_bytes(whole[:start] + b"\x5a" * size + whole[start + size :])
