@@ -95,7 +95,7 @@ def component(
 
 def licence(one: metadata.Distribution) -> str:
     """The licence as the metadata states it, in one line; "" if it states none."""
-    stated = [str(one.metadata[key] or "") for key in ("License-Expression", "License")]
+    stated = [str(one.metadata.get(key) or "") for key in ("License-Expression", "License")]
     classified = [
         line.split(" :: ")[-1]
         for line in one.metadata.get_all("Classifier") or []

@@ -2,6 +2,7 @@
 
     python scripts/test_versions.py lowest --python python3.12
     python scripts/test_versions.py newest --torch 2.13.0 tests/pool tests/io
+    make test-newest PYTHON=python3.13 TORCH=2.13.0
 
 uv makes an environment in .versions/. "Lowest" is the lowest allowed version that has a wheel for that Python; what
 those packages need themselves, and the tools that test, are the newest that fit. torch is the CPU build of PyTorch's
@@ -24,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = "bench,app,postgres,ray"  # encoders is left out: its weights are 100 MB
 FRAMES = ("pandas", "polars")  # of dev, but users hold them: they are of the lowest or newest version too
 LINT = ("labelwise[", "ruff", "mypy", "types-pyyaml", "import-linter")  # of dev, but no tests use them
+NO_INDEX = (
+    "Where PyTorch's index is out of reach, name a version that pip finds: --torch 2.13.0, or make ... TORCH=2.13.0"
+)
 QUICK = "not slow and not browser and not postgres and not ray"
 
 
@@ -52,7 +56,8 @@ def main(argv: list[str]) -> int:
         for place in os.environ.get("PIP_FIND_LINKS", "").split():  # uv does not read pip's settings
             install += ["--find-links", place]
     lowest = given.versions == "lowest"
-    _run(*install, "--resolution", "lowest-direct" if lowest else "highest", "-e", f"{ROOT}[{EXTRAS}]", *frames())
+    wanted = ["--resolution", "lowest-direct" if lowest else "highest", "-e", f"{ROOT}[{EXTRAS}]", *frames()]
+    _run(*install, *wanted, hint="" if given.torch else NO_INDEX)
     # The tools, beside what is installed: a tool that needs a newer version of it comes in an older one.
     installed = venv / "installed.txt"
     installed.write_text(re.sub(r"(?m)^(-e |labelwise ).*\n", "", _output(uv, "pip", "freeze", "--python", python)))
@@ -107,9 +112,10 @@ def _own_uv() -> Path:
     return venv / "bin" / "uv"
 
 
-def _run(*words: str | Path) -> None:
+def _run(*words: str | Path, hint: str = "") -> None:
     done = subprocess.run(list(map(str, words)))
     if done.returncode:
+        print(hint, file=sys.stderr)
         sys.exit(done.returncode)
 
 

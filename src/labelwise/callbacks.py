@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, warn
 from labelwise.io.progress_bar import WAIT, DelayedBar
 from labelwise.io.text import did_you_mean
 from labelwise.selection import Selection
@@ -117,11 +116,10 @@ class Callbacks:
             try:
                 method(*values)
             except Exception as error:
-                warnings.warn(
+                warn(
                     f"{type(callback).__name__}.{event} raised {type(error).__name__}: {error}. The run continues; "
                     "answers, picks and records are complete",
                     CallbackFailed,
-                    stacklevel=2,
                 )
 
     def progress(self, step: str, also: Callable[[int, int], None] | None = None) -> Callable[[int, int], None] | None:

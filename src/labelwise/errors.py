@@ -2,10 +2,21 @@
 
 import json
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called Labelwise: the user's own, however deep inside this is found."""
+    frames = [sys._getframe(1)]
+    while frames[-1].f_back is not None:
+        frames.append(frames[-1].f_back)
+    # The outermost frame of Labelwise: in between there may be others, of torch or contextlib.
+    ours = [at for at, one in enumerate(frames) if str(one.f_globals.get("__name__")).partition(".")[0] == "labelwise"]
+    warnings.warn(text, category, stacklevel=ours[-1] + 3)
 
 
 class LabelwiseError(Exception):

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from labelwise.errors import ArgumentError
+from labelwise.errors import ArgumentError, warn
 from labelwise.io.text import did_you_mean
 from labelwise.selection import Strategy
 
@@ -71,7 +70,7 @@ class Registry(Mapping[str, type[Strategy]]):
         try:
             return self.get(name)
         except ArgumentError as error:
-            warnings.warn(f"{error}. It is left out; mend or remove that package", stacklevel=3)
+            warn(f"{error}. It is left out; mend or remove that package")
             return None
 
     def items(self) -> ItemsView[str, type[Strategy]]:

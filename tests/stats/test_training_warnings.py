@@ -74,6 +74,18 @@ def test_a_session_warns_once_and_the_notes_always():
     assert found[0].filename == __file__
 
 
+def test_the_warning_names_the_line_of_the_user():
+    learner = lw.TorchLearner(lambda: nn.Linear(3, 2), epochs=1, lr=1e-6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        session = lw.Session(X, learner, "margin", classes=2)
+        session.tell(range(20), Y[:20])
+        session.ask(5)
+        list(lw.rounds(X, Y.numpy(), learner, "random", k=10, n=1))
+    found = [one for one in caught if one.category is TrainingWarning]
+    assert [one.filename for one in found] == [__file__] * 2
+
+
 def test_a_good_fit_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

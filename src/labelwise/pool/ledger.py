@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.errors import LabelError, LabelwiseError, RowError, StoreError
+from labelwise.errors import LabelError, LabelwiseError, RowError, StoreError, warn
 from labelwise.io.chain import Link, head_file, read_head, read_link, write_head
 from labelwise.io.files import append_at, open_locked, read_all, sync_folder
 
@@ -357,11 +356,9 @@ class Ledger:
                 f"{repair(path)}"
             )
         if self._torn:
-            warnings.warn(
+            warn(
                 f"{path}: its last {len(self._torn)} bytes are an entry that was cut off while being written; it is "
                 "left out and the next entry overwrites it. Give its answers again, or restore the file from a copy.",
-                UserWarning,
-                stacklevel=4,
             )
 
     def _write(self, path: Path, line: bytes, link: Link) -> None:

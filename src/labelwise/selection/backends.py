@@ -35,7 +35,6 @@ import functools
 import importlib.util
 import logging
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -43,7 +42,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import ArgumentError, StoreError, warn
 from labelwise.shards import Shard, Shards
 
 VARIABLE = "LABELWISE_BACKEND"
@@ -165,9 +164,8 @@ def triton_refusal() -> str | None:
         return None if float(out) == 1 else "Triton compiled a kernel that gave a wrong answer"
     except Exception as error:  # of many kinds: no compiler, a driver that does not fit, a folder that is not writable
         what = str(error).strip().splitlines() or [type(error).__name__]
-        warnings.warn(
+        warn(
             f"Triton is installed but cannot compile a kernel here ({what[0]}): selections on the GPU use PyTorch's "
-            "own operations. The picks are the same, but take longer. Most often a C compiler such as gcc is missing.",
-            stacklevel=2,
+            "own operations. The picks are the same, but take longer. Most often a C compiler such as gcc is missing."
         )
         return f"Triton cannot compile a kernel ({what[0]})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import ArgumentError, StoreError, warn
 from labelwise.io.sizes import parse_size
 from labelwise.rng import Key
 from labelwise.selection.backends import BackendGone, forced_backend, recorded_backends
@@ -116,13 +115,12 @@ def _warn_if_long(strategy: Strategy, pool: Shards, labelled: int, k: int) -> No
         return
     work = strategy.work(Size(pool.n, k, shapes[0], labelled=labelled))
     if work > HOUR:
-        warnings.warn(
+        warn(
             f"{type(strategy).__name__} needs about {work:.0e} floating-point operations to choose {k:,} of "
             f"{pool.n:,} rows, some {work / HOUR:.0f} hours of a core ({strategy.cost}). To choose from a random part "
             "of the pool, draw row numbers first, part = lw.select('random', 50_000, ids=np.arange(len(P))).ids, and "
             "pass P[part], H[part] and ids=part; or use another strategy (docs/scale.md).",
             LongSelection,
-            stacklevel=2,
         )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from labelwise import strategies
-from labelwise.errors import ArgumentError, StoreError
+from labelwise.errors import ArgumentError, StoreError, warn
 from labelwise.io.checked import read_checked, write_checked
 from labelwise.io.files import refuse_links, sync_folder
 from labelwise.io.values import load_value, save_value
@@ -290,7 +289,7 @@ def is_after(stored: Mapping[str, Any], ledger: Ledger) -> bool:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(f"{text}; this comes of a file that was restored alone, or of a repair.", UserWarning, stacklevel=5)
+    warn(f"{text}; this comes of a file that was restored alone, or of a repair.")
 
 
 def _read_fit(path: Path) -> Any:

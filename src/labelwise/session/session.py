@@ -8,7 +8,6 @@ first batch, "train" for each fit (initial weights and order of the data), "sele
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from labelwise import recipes
 from labelwise.callbacks import Callbacks
-from labelwise.errors import ArgumentError, LabelError, NeedError, RowError, StoreError, TrainingWarning
+from labelwise.errors import ArgumentError, LabelError, NeedError, RowError, StoreError, TrainingWarning, warn
 from labelwise.io.arguments import check_whole
 from labelwise.io.sizes import parse_size
 from labelwise.labels.answers import (
@@ -553,11 +552,10 @@ class Session(SessionEstimator, SessionChanges):
         found = warning_of(fit.notes)
         if found and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"the fit on {len(fit.ids)} labels: {found}. fit().notes has the warning of each fit; this session "
                 "warns once",
                 TrainingWarning,
-                stacklevel=3,
             )
 
     def state(self) -> SessionState:

@@ -263,6 +263,7 @@ def ready(make, x: Tensor) -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")  # of torch.compile
 @pytest.mark.parametrize("name", MODELS)
 def test_any_model_is_read_exactly_and_left_as_found(name):
     make, x, where, reason = MODELS[name]

@@ -23,14 +23,13 @@ import os
 import re
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from labelwise.errors import StoreError
+from labelwise.errors import StoreError, warn
 from labelwise.io.checked import read_checked, write_checked
 from labelwise.io.files import open_locked, refuse_links
 from labelwise.shards.checkpoint.fingerprint import fingerprint
@@ -137,11 +136,10 @@ class FolderJournal:
         self._is_stopped = True
         with suppress(OSError):
             self._remove_old_states()  # a state that is written in part takes space
-        warnings.warn(
+        warn(
             f"{self._folder}: the journal of this selection cannot be written any more ({error}). The selection "
             "continues without; if it is stopped, it resumes from what was stored before.",
             JournalStopped,
-            stacklevel=2,
         )
 
     def checkpoint(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from labelwise.errors import TrainingWarning
+from labelwise.errors import TrainingWarning, warn
 from labelwise.signals.model.forward import device_and_dtype
 from labelwise.train.torch.initialise import seeded
 from labelwise.train.torch.stacked_training import Request, group_of, train_stacked, why_not_stacked
@@ -161,7 +160,7 @@ def _train_group(members: Sequence[_Member], slots: int) -> None:
         try:
             answers = list(train_stacked(requests, slots))
         except Exception as error:
-            warnings.warn(f"networks are trained one by one: {error}", TrainingWarning, stacklevel=2)
+            warn(f"networks are trained one by one: {error}", TrainingWarning)
             _forget(requests[0])
     if not answers:
         for request in requests:
