@@ -77,13 +77,13 @@ def serve(
         limits = replace(limits, proxies=frozenset(LOOPBACK))
     context = tls_context(certificate, certificate_key)
     check_token(token)
-    auth = Auth.make(project.folder, host, token, names)
-    owner = next((one for one in project.store.annotators().values() if one.role == "own"), None)
-    own_token = auth.token if owner is None else auth.token_of(owner.name, owner.link)
-    server = Server(configured(make_app(project, auth), limits, context))
-    supervisor = Supervisor(project.folder, say)
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(contextlib.closing(listen(host, port, say)))
+        auth = Auth.make(project.folder, host, token, names)
+        owner = next((one for one in project.store.annotators().values() if one.role == "own"), None)
+        own_token = auth.token if owner is None else auth.token_of(owner.name, owner.link)
+        server = Server(configured(make_app(project, auth), limits, context))
+        supervisor = Supervisor(project.folder, say)
         taken = listening.getsockname()[1]
         link = link_to(host, taken, own_token, context is not None)
         stack.enter_context(page_lock(project.folder, link_to(host, taken, None, context is not None), join, say))
