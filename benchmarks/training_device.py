@@ -199,7 +199,7 @@ def _rest(name: str, count: int, device: str, rows: int) -> list[Any]:
     """The first network in a stack that is filled up, as after a stop."""
     make, run = fits, groups.run_together
     try:
-        groups.run_together = lambda functions, slots=0: run(functions, count)
+        groups.run_together = lambda functions, slots=0, most=groups.MOST: run(functions, count, most)
         return make(name, 1, "float32", device, 1, rows)[0]
     finally:
         groups.run_together = run

@@ -540,7 +540,7 @@ def test_data_that_are_missing_are_named_before_anything_runs(tmp_path, monkeypa
 
 @pytest.mark.parametrize("options", [["--plan"], []])
 def test_an_encoder_that_is_not_installed_is_refused_before_anything_runs(tmp_path, monkeypatch, options):
-    monkeypatch.setattr("labelwise.bench.data.features.ENCODING", {"text": ("no-such-package", "pytest")})
+    monkeypatch.setattr("labelwise.bench.data.features._installed", lambda name: name == "torch")
     monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
     pq.write_table(pa.table({"text": ["a"] * 100, "coarse_label": [0] * 100}), tmp_path / "trec6.parquet")
     datasets = [{"name": "digits", "limit": 80}, {"name": "trec6", "features": "encoder", "label": "questions"}]

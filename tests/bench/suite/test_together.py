@@ -47,19 +47,18 @@ def test_records_are_those_of_jobs_one_by_one_also_after_a_stop(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_suite_with_more_jobs_than_a_stack_holds_runs_in_groups_that_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.train.torch.together.MOST", 3)
+def test_a_suite_with_more_jobs_than_a_stack_holds_runs_in_groups_that_stay(tmp_path):
     suite = suite_of(tmp_path, models=MODELS, strategies=["margin | weigh sabal | train primal-dual"], rounds=2)
-    list(run_suite(suite, "", tmp_path / "whole", together=True))
+    list(run_suite(suite, "", tmp_path / "whole", together=True, most=3))
     found = read_run(tmp_path / "whole")
     assert len(found) == 4 * 3
     alone = [one for one in found if one.notes["training"]["stacked"] == 1]
     assert {one.run for one in alone} == {suite.jobs()[0][3].name}  # three jobs, then the last one
-    running = run_suite(suite, "", tmp_path / "stopped", together=True)
+    running = run_suite(suite, "", tmp_path / "stopped", together=True, most=3)
     while next(running).done < 5:
         pass
     running.close()
-    list(run_suite(suite, "", tmp_path / "stopped", together=True))
+    list(run_suite(suite, "", tmp_path / "stopped", together=True, most=3))
     assert close(records(tmp_path / "stopped"), records(tmp_path / "whole"))
 
 

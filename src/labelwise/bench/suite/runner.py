@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from labelwise.bench.data.features import check_encoder, prepare_data, spec_to_j
 from labelwise.bench.suite.checkpoint import differences, has_started, lock_folder, read_run_records
 from labelwise.bench.suite.job import CACHE, RECORDS, check_jobs, records_file
 from labelwise.bench.suite.suite import DataSpec, Job, Skipped, Suite
-from labelwise.bench.suite.workers import Event, InProcess, Together, Workers
+from labelwise.bench.suite.workers import Event, Workers, in_groups, in_process
 from labelwise.callbacks import NO_CALLBACKS, Callbacks
 from labelwise.errors import BudgetError, StoreError
 from labelwise.io.files import append_text, write_text
@@ -101,6 +101,7 @@ def run_suite(
     processes: int | None = None,
     callbacks: Callbacks = NO_CALLBACKS,
     together: bool = False,
+    most: int | None = None,
 ) -> Generator[Progress, None, None]:
     """Run the remaining jobs of a suite; yield the progress each time something happened.
 
@@ -111,6 +112,7 @@ def run_suite(
         processes: how many workers; 0 runs in this process, None takes the number of the suite.
         callbacks: called in this process with the record of each round that is run.
         together: run all jobs in this process round by round, and train their networks at once.
+        most: networks trained at once; None for what suits a GPU.
 
     A job that fails is listed in `progress.failed`; the others continue.
     """
@@ -131,13 +133,13 @@ def run_suite(
             check_jobs(rest, run)
             progress.activity = ""
         yield from _encode(rest, run, progress)
-        workers_of_run: Together | Workers | InProcess = InProcess(run)
-        if together:
-            workers_of_run = Together(run, jobs)
-        elif count:
-            workers_of_run = Workers(run, min(count, max(1, len(rest))))
-        with workers_of_run as workers:
-            for event in workers.events(rest, EVERY):
+        with contextlib.ExitStack() as stack:
+            events: Iterator[Event | None] = in_process(run, rest)
+            if together:
+                events = in_groups(run, jobs, rest, most)
+            elif count:
+                events = stack.enter_context(Workers(run, min(count, max(1, len(rest))))).events(rest, EVERY)
+            for event in events:
                 if event is not None:
                     progress.update(event)
                     if event.kind == "failed":

@@ -68,9 +68,9 @@ class Workers:
                 worker.process.kill()
             worker.pipe.close()
 
-    def events(self, jobs: list[Job], every: float) -> Iterator[Event | None]:
+    def events(self, jobs: Sequence[Job], every: float) -> Iterator[Event | None]:
         """Run the jobs and yield what happens; yield None after `every` seconds without an event."""
-        left = jobs[::-1]
+        left = list(jobs[::-1])
         while left or any(worker.job is not None for worker in self._all):
             while left and len(self._all) < self.count:
                 self._all.append(self._start())
@@ -122,81 +122,61 @@ class Workers:
         return _Worker(process, ours)
 
 
-class InProcess:
-    """Runs jobs in this process, one after another: for runs so short that starting a process takes longer."""
+def in_process(run: Path, jobs: Sequence[Job]) -> Iterator[Event]:
+    """Run jobs in this process, one after another: for runs so short that starting a process takes longer.
 
-    def __init__(self, run: Path):
-        self.run = run
+    The events of each come after it ended.
+    """
+    from labelwise.bench.suite.job import run_job
 
-    def __enter__(self) -> InProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def events(self, jobs: list[Job], every: float) -> Iterator[Event | None]:
-        """Run the jobs; the events of each come after it ended."""
-        from labelwise.bench.suite.job import run_job
-
-        for job in jobs:
-            yield Event("began", job)
-            events: list[Event] = []
-            try:
-                run_job(job, self.run, lambda record, events=events, job=job: events.append(_round_event(record, job)))  # type: ignore[misc]
-            except Exception:
-                events.append(Event("failed", job, text=traceback.format_exc()))
-            else:
-                events.append(Event("done", job))
-            yield from events
+    for job in jobs:
+        yield Event("began", job)
+        events: list[Event] = []
+        try:
+            run_job(job, run, lambda record, events=events, job=job: events.append(_round_event(record, job)))  # type: ignore[misc]
+        except Exception:
+            events.append(Event("failed", job, text=traceback.format_exc()))
+        else:
+            events.append(Event("done", job))
+        yield from events
 
 
-class Together:
-    """Runs jobs in this process side by side, and trains their networks at once; see train/torch/together.py.
-
-    Jobs run in groups of at most MOST, as a stack holds no more networks. A job is in the same group in every start.
+def in_groups(run: Path, jobs: Sequence[Job], rest: Sequence[Job], most: int | None = None) -> Iterator[Event | None]:
+    """Run jobs in this process side by side, and train their networks at once (train/torch/together.py).
 
     Args:
         run: the folder of the run.
-        jobs: all jobs of the suite, whatever is left of it.
+        jobs: all jobs of the suite. They run in groups of `most`; a job is in the same group in every start.
+        rest: those that are left of it.
+        most: networks in a stack; None for what suits a GPU.
     """
+    from labelwise.train.torch.together import MOST
 
-    def __init__(self, run: Path, jobs: Sequence[Job]):
-        self.run = run
-        self.jobs = jobs
+    most = MOST if most is None else most
+    for start in range(0, len(jobs), most):
+        group = {job.name for job in jobs[start : start + most]}
+        yield from _run_group(run, [job for job in rest if job.name in group], len(group))
 
-    def __enter__(self) -> Together:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
+def _run_group(run: Path, jobs: Sequence[Job], slots: int) -> Iterator[Event | None]:
+    """Run the rest of a group of `slots` jobs."""
+    from labelwise.bench.suite.job import repeatable, run_job
+    from labelwise.train.torch.together import run_together
 
-    def events(self, jobs: list[Job], every: float) -> Iterator[Event | None]:
-        """Run the jobs, group by group and round by round."""
-        from labelwise.train.torch.together import MOST
+    events: list[Event] = [Event("began", job) for job in jobs]
 
-        for start in range(0, len(self.jobs), MOST):
-            group = {job.name for job in self.jobs[start : start + MOST]}
-            yield from self._group([job for job in jobs if job.name in group], len(group))
+    def run_one(job: Job) -> None:
+        run_job(job, run, lambda record: events.append(_round_event(record, job)))
 
-    def _group(self, jobs: list[Job], slots: int) -> Iterator[Event | None]:
-        """Run the rest of a group of `slots` jobs."""
-        from labelwise.bench.suite.job import repeatable, run_job
-        from labelwise.train.torch.together import run_together
-
-        events: list[Event] = [Event("began", job) for job in jobs]
-
-        def run(job: Job) -> None:
-            run_job(job, self.run, lambda record: events.append(_round_event(record, job)))
-
-        with repeatable(jobs[0].device if jobs else "cpu"):  # outside of all, as each restores what it found
-            for outcome in run_together([partial(run, job) for job in jobs], slots):
-                if outcome is not None:
-                    job, error = jobs[outcome.number], outcome.error
-                    text = "" if error is None else "".join(traceback.format_exception(error))
-                    events.append(Event("failed" if text else "done", job, text=text))
-                yield from events
-                events.clear()
-                yield None
+    with repeatable(jobs[0].device if jobs else "cpu"):  # outside of all, as each restores what it found
+        for outcome in run_together([partial(run_one, job) for job in jobs], slots):
+            if outcome is not None:
+                job, error = jobs[outcome.number], outcome.error
+                text = "" if error is None else "".join(traceback.format_exception(error))
+                events.append(Event("failed" if text else "done", job, text=text))
+            yield from events
+            events.clear()
+            yield None
 
 
 @contextlib.contextmanager

@@ -84,13 +84,14 @@ def train_in_group(request: Request) -> TrainResult:
     return train_alone(request) if member is None else member.train(request)
 
 
-def run_together(functions: Sequence[Callable[[], Any]], slots: int = 0) -> Iterator[Outcome | None]:
+def run_together(functions: Sequence[Callable[[], Any]], slots: int = 0, most: int = MOST) -> Iterator[Outcome | None]:
     """Run functions side by side, trainings together; yield each outcome, and None after each turn of all.
 
     Args:
         functions: what to run. The result of each is the same in any group with as many slots, on a CPU except for the
             last bits of products.
         slots: how many functions the whole work has, of which these are the rest; stacks are filled up to it.
+        most: networks in a stack.
     """
     members = [_Member(number) for number in range(len(functions))]
     for member, function in zip(members, functions):
@@ -106,7 +107,7 @@ def run_together(functions: Sequence[Callable[[], Any]], slots: int = 0) -> Iter
                         yield member.outcome
             active = [member for member in active if member.outcome is None]
             if active:
-                _train_next(active, slots or len(functions))
+                _train_next(active, slots or len(functions), most)
             yield None
     finally:
         for member in active:
@@ -129,7 +130,7 @@ def _run(member: _Member, function: Callable[[], Any]) -> None:
     member.paused.set()
 
 
-def _train_next(members: Sequence[_Member], slots: int) -> None:
+def _train_next(members: Sequence[_Member], slots: int, most: int) -> None:
     """Train one stack, or one network, of those that members wait for: the one with the fewest labels.
 
     So functions that are behind, as after a stop, catch up, and all are trained together from there on.
@@ -139,7 +140,7 @@ def _train_next(members: Sequence[_Member], slots: int) -> None:
         assert member.request is not None, "a member that has not ended waits"
         alone = why_not_stacked(member.request) is not None or _size(member.request) > WIDE
         groups.setdefault(member.number if alone else group_of(member.request), []).append(member)
-    _train_group(min(groups.values(), key=_labels)[:MOST], min(MOST, slots))
+    _train_group(min(groups.values(), key=_labels)[:most], min(most, slots))
 
 
 def _labels(group: Sequence[_Member]) -> int:
