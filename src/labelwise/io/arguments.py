@@ -1,9 +1,10 @@
-"""Arguments that are numbers: checked once, where a user gives them."""
+"""Arguments that are numbers or flags: checked once, where a user gives them, with NumPy's taken as Python's."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,29 @@ def check_real(name: str, value: Any, least: float = -math.inf, above: float = -
         limit = f" of at least {least:g}" if least > -math.inf else f" above {above:g}" if above > -math.inf else ""
         raise ArgumentError(f"{name} is a finite number{limit}, not {value!r:.80}.")
     return found
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """`value` as a bool. ArgumentError unless it is True or False; 0 and 1 are refused."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentError(f"{name} is True or False, not {value!r:.80}.")
+    return bool(value)
+
+
+def check_fields(owner: object, check: Callable[..., object], *names: str, **limits: float) -> None:
+    """Check fields of a frozen dataclass. None passes where it is the default.
+
+    Args:
+        owner: the dataclass, whose fields become what `check` returns.
+        check: one of the functions above.
+        names: of the fields.
+        limits: arguments of `check`.
+    """
+    kind = type(owner)
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None or getattr(kind, name, ...) is not None:
+            object.__setattr__(owner, name, check(f"{kind.__name__}({name}=...)", value, **limits))
 
 
 def is_sparse(value: Any) -> bool:

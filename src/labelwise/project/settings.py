@@ -10,6 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.arguments import check_whole
 from labelwise.io.checked import CHECKSUM, digest_of
 from labelwise.io.files import refuse_links, write_text
 from labelwise.io.sizes import parse_size
@@ -77,8 +78,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for what, value, least in (("k", self.k, 2), ("people", self.people, 1), ("seed", self.seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ArgumentError(f"{what} must be a whole number of at least {least}, found {value!r}")
+            check_whole(what, value, least)
         for what, share in (("test_share", self.test_share), ("lead", self.lead)):
             if not 0 <= share < 1:
                 raise ArgumentError(f"{what} must be a share from 0 to below 1, found {share!r}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_whole
 
 BASIS_MAPS = ("last_layer", "random_features", "tangent", "polynomial")
 ACTIVATIONS = ("relu", "sigmoid", "swish", "tanh", "sin", "cos", "square")
@@ -200,10 +201,7 @@ class Basis(Signal):
         for name, known in (("map", BASIS_MAPS), ("activation", ACTIVATIONS)):
             if getattr(self, name) not in known:
                 raise ArgumentError(f"Basis({name}=...) is one of {', '.join(known)}; found {getattr(self, name)!r}")
-        for name in ("width", "hidden", "degree"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"Basis({name}=...) must be a whole number of at least 1, found {value!r}")
+        check_fields(self, check_whole, "width", "hidden", "degree", least=1)
         if self.scale is not None and not (isinstance(self.scale, int | float) and 0 < self.scale < float("inf")):
             raise ArgumentError(f"Basis(scale=...) must be a number above 0, found {self.scale!r}")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_whole
 from labelwise.signals.draws.ensemble import EnsembleReader
 from labelwise.train.learner import Fit, Learner, TrainingData, WrappingLearner
 from labelwise.train.make_learner import learner_of
@@ -31,10 +31,8 @@ class EnsembleLearner(WrappingLearner):
             learner: trains each member.
             members: how many, at least 2.
         """
-        if isinstance(members, bool) or not isinstance(members, int) or members < 2:
-            raise ArgumentError(f"an ensemble has a whole number of at least 2 members, found {members!r}")
         self.learner = learner
-        self.members = members
+        self.members = check_whole("members of an ensemble", members, 2)
         self.task = getattr(learner, "task", "classify")
 
     def fit_data(self, data: TrainingData) -> Fit:

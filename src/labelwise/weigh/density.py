@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_whole
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.progress import stage
@@ -49,8 +49,7 @@ class Density(Strategy):
     weighted = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.draws, bool) or not isinstance(self.draws, int) or self.draws < 1:
-            raise ArgumentError(f"Density(draws=...) must be a whole number of at least 1, found {self.draws!r}")
+        check_fields(self, check_whole, "draws", least=1)
         for name in ("name", "reason", "needs", "cold", "restart", "objective"):
             object.__setattr__(self, name, getattr(self.strategy, name))
 

@@ -16,7 +16,6 @@ parts that it had; no second copy of the snapshots is made and moved while nothi
 from __future__ import annotations
 
 import functools
-import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from labelwise.errors import ArgumentError, StoreError
+from labelwise.io.arguments import check_fields, check_real, check_whole
 from labelwise.shards.ray.actor import ShardActor
 from labelwise.shards.ray.cluster import Reservation, capacity, connect, reserve
 from labelwise.shards.ray.serialize import RemoteError, deserialize, serialize
@@ -77,14 +77,9 @@ class Ray:
     tuning: ClassVar[Tuning] = Tuning()
 
     def __post_init__(self) -> None:
-        for name, value, least in (("workers", self.workers, 1), ("cpus", self.cpus, 1), ("losses", self.losses, 0)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ArgumentError(f"Ray({name}=...) is a whole number of at least {least}, found {value!r}")
-
-        for name, number in (("gpus", self.gpus), ("wait", self.wait)):
-            fine = isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf
-            if not fine:
-                raise ArgumentError(f"Ray({name}=...) is a number of at least 0, found {number!r}")
+        check_fields(self, check_whole, "workers", "cpus", least=1)
+        check_fields(self, check_whole, "losses", least=0)
+        check_fields(self, check_real, "gpus", "wait", least=0)
 
     @property
     def worker(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_whole
 
 MOST = 1 << 28  # numbers of all draws of a last layer together
 
@@ -79,8 +80,7 @@ def log_mean(log_BKC: Tensor) -> Tensor:
 
 def check_draws(draws: int, numbers: int = 1) -> None:
     """Raise ArgumentError unless `draws` draws of a layer with `numbers` weights fit into memory."""
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise ArgumentError(f"draws must be a whole number of at least 1, found {draws!r}")
+    check_whole("draws", draws, 1)
     if draws * numbers > MOST:
         raise ArgumentError(
             f"{draws} draws of a last layer of {numbers} weights are {draws * numbers} numbers, and at most {MOST} are "

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelwise.errors import ArgumentError, ModelError
+from labelwise.io.arguments import check_whole
 from labelwise.rng import Key
 from labelwise.signals.draws.draws import HeadDraws, check_draws, log_mean
 
@@ -131,8 +132,7 @@ def bayesian(
     VariationalLinear(in_features=8, out_features=3, bias=True)
     """
     check_draws(draws)
-    if hidden is not None and (not isinstance(hidden, int) or hidden < 1):
-        raise ArgumentError(f"hidden must be a whole number of at least 1, or None; found {hidden!r}")
+    hidden = None if hidden is None else check_whole("hidden", hidden, 1)
     if not isinstance(module, nn.Module):
         if not callable(module):
             raise ArgumentError(f"expected an nn.Module or a function that makes one, found {module!r}")

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError
+from labelwise.io.arguments import check_fields, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
@@ -82,9 +83,7 @@ class Ally(Strategy):
     def __post_init__(self) -> None:
         if isinstance(self.head, Mapping):  # as a stored session has it
             object.__setattr__(self, "head", DualHead(**self.head))
-        is_whole = isinstance(self.clusters, int) and not isinstance(self.clusters, bool) and self.clusters >= 1
-        if self.clusters is not None and not is_whole:
-            raise ArgumentError(f"Ally(clusters=...) is a whole number of at least 1, or None, not {self.clusters!r}")
+        check_fields(self, check_whole, "clusters", least=1)
         if self.cap is not None and not self.cap > 0:
             raise ArgumentError(f"Ally(cap=...) is a number above 0, or None, not {self.cap!r}")
         if self.diversity not in ("kmeans", "perturb", "kmeans++", "none"):

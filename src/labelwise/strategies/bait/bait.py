@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.parameters import whole
 from labelwise.selection.progress import stage
 from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import Growth, Size
@@ -93,10 +93,8 @@ class Bait(Strategy):
             raise ArgumentError(f"Bait(oversample=...) is a number of at least 1, not {self.oversample!r}")
         if self.widest < 1:
             raise ArgumentError(f"Bait(widest=...) is at least 1, not {self.widest!r}")
-        if self.classes is not None:
-            object.__setattr__(self, "classes", whole("Bait", "classes", self.classes, 2))
-        if self.candidates is not None:
-            object.__setattr__(self, "candidates", whole("Bait", "candidates", self.candidates, 0))
+        check_fields(self, check_whole, "classes", least=2)
+        check_fields(self, check_whole, "candidates", least=0)
         if self.regress:
             object.__setattr__(self, "needs", _REGRESSION)
 

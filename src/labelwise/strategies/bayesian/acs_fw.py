@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
@@ -84,10 +85,7 @@ class AcsFw(Strategy):
     def __post_init__(self) -> None:
         if not isinstance(self.entropy, int | float) or not math.isfinite(self.entropy):
             raise ArgumentError(f"AcsFw(entropy=...) must be a finite number, found {self.entropy!r}")
-        if self.projections is not None and (not isinstance(self.projections, int) or self.projections < 1):
-            raise ArgumentError(
-                f"AcsFw(projections=...) must be None or a whole number of at least 1, found {self.projections!r}"
-            )
+        check_fields(self, check_whole, "projections", least=1)
 
     def memory(self, size: Size) -> int:
         draws = size.shape(LogProbs)[0]

@@ -28,11 +28,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from labelwise.io.arguments import check_fields, check_flag, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.backends import is_accelerator
-from labelwise.selection.parameters import flag, whole
 from labelwise.selection.progress import tick
 from labelwise.selection.selection import equal_weights
 from labelwise.selection.strategy import Growth, Size
@@ -92,10 +92,9 @@ class BatchBald(Strategy):
     tuning: ClassVar[Tuning] = Tuning()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "configurations", whole("BatchBald", "configurations", self.configurations, 1))
-        if self.prefilter is not None:
-            object.__setattr__(self, "prefilter", whole("BatchBald", "prefilter", self.prefilter, 0))
-        object.__setattr__(self, "strict", flag("BatchBald", "strict", self.strict))
+        check_fields(self, check_whole, "configurations", least=1)
+        check_fields(self, check_whole, "prefilter", least=0)
+        check_fields(self, check_flag, "strict")
 
     def memory(self, size: Size) -> int:
         draws, classes = size.shape(LogProbs)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
@@ -101,8 +102,7 @@ class ProbCover(Strategy):
             raise ArgumentError(f"ProbCover(delta=...) must be a number above 0 and below 1e150, found {self.delta!r}")
         if not (_number(self.purity) and 0 < self.purity <= 1):
             raise ArgumentError(f"ProbCover(purity=...) must be above 0 and at most 1, found {self.purity!r}")
-        if not isinstance(self.classes, int) or self.classes < 2:
-            raise ArgumentError(f"ProbCover(classes=...) must be a whole number of at least 2, found {self.classes!r}")
+        check_fields(self, check_whole, "classes", least=2)
 
     def memory(self, size: Size) -> int:
         clusters = 0 if self.delta is not None else cluster.memory(size, self.classes)

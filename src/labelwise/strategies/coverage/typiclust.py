@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
@@ -86,10 +86,7 @@ class TypiClust(Strategy):
     cold = True
 
     def __post_init__(self) -> None:
-        for name in ("neighbours", "max_clusters"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"TypiClust({name}=...) must be a whole number of at least 1, found {value!r}")
+        check_fields(self, check_whole, "neighbours", "max_clusters", least=1)
 
     def memory(self, size: Size) -> int:
         clusters = min(size.labelled + size.k, self.max_clusters)

@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_fields, check_flag, check_real, check_whole
 from labelwise.registry import register
 from labelwise.rng import Key
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.backends import Backend, choose
-from labelwise.selection.parameters import flag, number, whole
 from labelwise.selection.strategy import Growth, Size
 from labelwise.shards import Shard, Shards
 from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, LogProbs, MeanGrad, Needs, Probs
@@ -140,13 +140,9 @@ class Sabal(Strategy):
                 raise ArgumentError(f"Sabal({name}=...) is one of {', '.join(known)}; found {getattr(self, name)!r}")
         self._check_share()
         self._set_defaults()
-        for name in ("alpha", "beta", "tau", "tolerance"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, number("Sabal", name, getattr(self, name)))
-        for name in ("iterations", "draws"):
-            object.__setattr__(self, name, whole("Sabal", name, getattr(self, name), 1))
-        for name in ("second_order", "bias", "unit_weights"):
-            object.__setattr__(self, name, flag("Sabal", name, getattr(self, name)))
+        check_fields(self, check_real, "alpha", "beta", "tau", "tolerance", least=0)
+        check_fields(self, check_whole, "iterations", "draws", least=1)
+        check_fields(self, check_flag, "second_order", "bias", "unit_weights")
         for name in ("second_order", "unit_weights"):
             if self.solver == "iht" and getattr(self, name):
                 raise ArgumentError(
@@ -168,7 +164,7 @@ class Sabal(Strategy):
         """Raise ArgumentError where variance_share is no share, or where something else sets the variance."""
         if self.variance_share is None:
             return
-        share = number("Sabal", "variance_share", self.variance_share)
+        share = check_real("Sabal(variance_share=...)", self.variance_share, least=0)
         if share >= 1:
             raise ArgumentError(
                 f"Sabal(variance_share=...) must be from 0 to below 1, found {share:g}; "

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError
+from labelwise.io.arguments import check_whole
 from labelwise.signals.spec import Duals, Signal
 from labelwise.train.objectives.objective import Objective, State, scaled
 
@@ -87,9 +88,7 @@ class PrimalDual(Objective):
             raise ArgumentError(f'update is "minibatch" or "full", not {self.update!r}.')
         if self.schedule is not None and not callable(self.schedule) and not self.schedule > 0:
             raise ArgumentError(f"schedule is None, a number above 0 or a function of t, not {self.schedule!r}.")
-        steps = self.primal_steps
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ArgumentError(f"primal_steps is a whole number of at least 1, not {steps!r}.")
+        steps = check_whole("primal_steps", self.primal_steps, 1)
         if self.stop is not None and not 0 < self.stop <= 1:
             raise ArgumentError(f"stop is a share above 0 and at most 1, or None, not {self.stop!r}.")
         full = self.update == "full"
