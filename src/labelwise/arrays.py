@@ -13,12 +13,12 @@ from labelwise.pool.sources.arrays import file_of
 from labelwise.recommend import RECOMMENDED, recommend_for_arrays
 from labelwise.rng import key_of
 from labelwise.selection import Selection, Strategy
-from labelwise.selection.memory import block_bytes
-from labelwise.selection.read_pool import PlacementPolicy, placement_note
+from labelwise.selection.memory import PlacementPolicy, block_bytes
 from labelwise.selection.run import RunOptions, run_selection
 from labelwise.selection.validate import Inputs, read_inputs, whole_rows
 from labelwise.shards import Shards, shards_of
 from labelwise.shards.factories import array_parts
+from labelwise.shards.placement import placement_note
 from labelwise.shards.ray import Ray, engine_of
 
 

@@ -25,12 +25,12 @@ from torch.utils._pytree import tree_leaves
 import labelwise as lw
 from labelwise.errors import MemoryLimitError
 from labelwise.rng import Key
-from labelwise.selection import Scored, Strategy, read_pool
-from labelwise.selection.memory import COPIES, needed_bytes
-from labelwise.selection.read_pool import PlacementPolicy, choose_storage
+from labelwise.selection import Scored, Strategy, memory
+from labelwise.selection.memory import COPIES, PlacementPolicy, choose_storage, needed_bytes
 from labelwise.selection.run import RunOptions
 from labelwise.selection.strategy import Size
-from labelwise.shards import Shard, Shards, devices
+from labelwise.session import read_pool
+from labelwise.shards import Shard, Shards, devices, placement
 from labelwise.shards.checkpoint import journal
 from labelwise.shards.devices import CPU, copied_to, free_bytes, wait_for
 from labelwise.shards.factories import ReadPart
@@ -109,7 +109,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Second]:
     monkeypatch.setattr(
         ModelReader, "read", lambda *given: {signal: one.to(AWAY) for signal, one in here(*given).items()}
     )
-    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 16 << 30 if device == AWAY else None)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 16 << 30 if device == AWAY else None)
     with second_device() as mode:
         yield mode
 
@@ -326,7 +326,7 @@ def test_a_clock_is_read_when_the_device_is_done(away: Second, monkeypatch: pyte
     """Work on an accelerator goes on after the call that asked for it: each part is waited for before its clock."""
     one = session("kcenter", state=trained("kcenter").state())
     told: list[Any] = []
-    for module in (read_pool, labelled_columns):
+    for module in (read_pool, labelled_columns, placement):
         monkeypatch.setattr(module, "wait_for", told.append)
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: (told.append("clock"), clock())[1])
@@ -382,12 +382,12 @@ def test_the_rule_counts_signals_the_strategy_and_blocks(monkeypatch: pytest.Mon
         for spare, device in ((0, AWAY), (-1, CPU)):
             about = 4 * (least + spare) // 3  # a quarter stays free
             free = next(one for one in range(about - 8, about + 8) if one - one // RESERVED_PART == least + spare)
-            monkeypatch.setattr(read_pool, "free_bytes", lambda device, free=free: free)
+            monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
             placed = policy(first)
             assert placed.device == device
             assert not placed.files
             assert placed.note == (f"selected on {AWAY}" if device == AWAY else f"selected on cpu: no room on {AWAY}")
-        monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 40)
+        monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 40)
         assert policy(first).block == DEVICE_BLOCK_BYTES
         assert dataclasses.replace(policy, share=1e-6)(first).device == CPU
         bound = dataclasses.replace(policy, limit=least)
@@ -411,7 +411,7 @@ def test_what_a_selection_holds_there_is_bounded_by_the_same_limit() -> None:
         for limit in (200 << 20, 400 << 20, 1 << 30, 4 << 30):
             policy = PlacementPolicy(Badge(), 50, 100_000, 0, limit)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(read_pool, "free_bytes", lambda device: 1 << 40)
+                patch.setattr(memory, "free_bytes", lambda device: 1 << 40)
                 placed = policy(first)
             assert placed.device == AWAY
             assert placed.block is not None
@@ -448,11 +448,11 @@ def test_a_limit_for_arrays_of_a_device_counts_what_is_held_there() -> None:
 def test_without_room_the_cpu_chooses_and_says_so(
     away: Second, expected: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 20)
     got = session("badge", state=trained("badge").state()).ask(12)
     same(got, expected["badge"])
     assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
-    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 34)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 34)
     spilt = session("badge", state=trained("badge").state(), spill=tmp_path).ask(12)
     same(spilt, expected["badge"])
     assert "place" not in spilt.notes
@@ -684,12 +684,12 @@ def test_arrays_go_to_a_workers_device_if_they_fit(
         assert got.notes["place"] == f"selected on {AWAY}"
         same(got, asked())
     for free in (1 << 20, 50 << 20):  # half of it is for this worker
-        monkeypatch.setattr(read_pool, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
         got = asked(engine=engine)
         assert [shard.device for shard in workers] == [CPU, CPU]
         assert got.notes["place"] == f"selected on cpu: no room on {AWAY}"
         same(got, asked())
-    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 34)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 34)
     moved = Shard.__init__
 
     def full(self: Shard, ids: Tensor, *more: Any) -> None:
@@ -762,7 +762,7 @@ def test_a_session_whose_model_is_made_on_cuda_reads_and_chooses_there(monkeypat
     pool, _, placed = rows_of(one)
     assert placed.device.type == "cuda"
     assert all(column.is_cuda for (shard,) in [pool.map(lambda shard: shard)] for column in shard.columns.values())
-    monkeypatch.setattr(read_pool, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 20)
     second = one.ask(12)
     assert second.notes["place"] == "selected on cpu: no room on cuda:0"
     same(second, first, 1e-6)

@@ -22,9 +22,9 @@ from labelwise.labels.oracle import to_class_numbers
 from labelwise.pool import Ledger, Pool
 from labelwise.pool.labels import in_class_order
 from labelwise.pool.row_keys import as_json
-from labelwise.selection.read_pool import PoolReader
 from labelwise.session import folder as store
 from labelwise.session.pending import PendingBatch
+from labelwise.session.read_pool import PoolReader
 from labelwise.train import Fit
 
 

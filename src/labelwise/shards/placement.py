@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import StoreError
-from labelwise.shards.devices import CPU
+from labelwise.shards.devices import CPU, wait_for
 from labelwise.shards.shard import Shard, Shards, shards_of
 from labelwise.signals.rows import Rows
 from labelwise.signals.spec import Signal
@@ -162,3 +162,13 @@ def _column(signal: Signal, n: int, first: Tensor, folder: Path | None, device: 
     first = first.float() if first.dtype == torch.bfloat16 else first
     dtype = first.new_empty(0, device="cpu").numpy().dtype
     return torch.from_numpy(np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape))
+
+
+def placement_note(pool: Shards) -> str:
+    """Where the rows were chosen from, for notes["place"], once all work on them is done; "" on the CPU alone."""
+    return "; ".join(dict.fromkeys(note for note in pool.map(_finished_note) if note))
+
+
+def _finished_note(shard: Shard) -> str:
+    wait_for(shard.device)
+    return shard.placement_note

@@ -16,6 +16,8 @@ rows; `seen` is the share of the pool's variance there, `unseen` the share of it
 R(Q|S) is dynamicAL's approximation ratio (theory/dynamics.py): what single rows promise for training, summed over a
 batch, over what the batch does. Near 1 the rows of a batch do not repeat each other and do not cancel.
 
+What `bss` writes into its own notes, with barriers, is computed in strategies/leverage/joint.py.
+
 Cost: one read of the pool, block by block, for its second moments (P x P), and one of the labelled rows; P^3 for the
 whitening. No table has both axes of rows.
 """
@@ -32,6 +34,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import ArgumentError, NeedError, NumericsError, RowError
+from labelwise.io.arguments import check_whole
 from labelwise.pool import Pool
 from labelwise.pool.row_keys import RowKeys, are_keys
 from labelwise.selection import Selection
@@ -244,8 +247,7 @@ def certificate(
         labelled = labelled.ids
     if (embedding is None) == (basis is None):
         raise NeedError("certificate: pass embedding=, an (N, D) array, or basis=, an (N, P) array, one of the two")
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
-        raise ArgumentError(f"rank is a whole number of at least 1, not {rank!r}")
+    rank = None if rank is None else check_whole("rank", rank, 1)
     name, given = ("embedding", embedding) if basis is None else ("basis", basis)
     psi_NP = as_tensor(name, given, 2)
     places_M = _places("labelled", labelled, ids, len(psi_NP))

@@ -19,8 +19,8 @@ from labelwise import recipes
 from labelwise.errors import ArgumentError, NeedError, NumericsError
 from labelwise.rng import Key
 from labelwise.selection.backends import triton_refusal
-from labelwise.selection.read_pool import add_notes
 from labelwise.session import folder
+from labelwise.session.read_pool import add_notes
 from labelwise.shards import Shard, Shards, shards_of
 from labelwise.signals.read import read
 from labelwise.signals.rows import Factored, Rows
