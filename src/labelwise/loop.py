@@ -29,7 +29,7 @@ from labelwise.shards.ray import Ray
 from labelwise.stats.environment import environment, peak_mb
 from labelwise.stats.record import Record
 from labelwise.train import evaluate, learner_of
-from labelwise.train.learner import with_warm_start
+from labelwise.train.learner import adapt
 
 
 def rounds(
@@ -143,7 +143,7 @@ def _check_training(learner: Any, training: str | None) -> None:
     inner = getattr(learner, "learner", learner)  # of an ensemble
     if training == "restart" and getattr(inner, "restart", True) is False:
         raise ArgumentError('training="restart", but the learner has restart=False; leave one of them out.')
-    if training == "warm" and with_warm_start(made := learner_of(inner)) is made:
+    if training == "warm" and adapt(made := learner_of(inner), "with_warm_start") is made:
         raise ArgumentError(
             f'training="warm" starts from the weights of the round before, which {type(inner).__name__} does not take; '
             "pass a torch model."

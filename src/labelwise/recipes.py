@@ -23,7 +23,7 @@ from labelwise.recommend import RECOMMENDED as RECOMMENDED
 from labelwise.recommend import Recommendation, Situation, recommend
 from labelwise.selection import Strategy
 from labelwise.signals.spec import LabelProbs, stored
-from labelwise.train.learner import Learner, with_calibration, with_objective, with_warm_start
+from labelwise.train.learner import Learner, adapt, with_objective
 from labelwise.train.objectives.objective import Mean, Objective, Sampled, Weighted
 from labelwise.train.objectives.primal_dual import PrimalDual, WeightedPrimalDual
 from labelwise.weigh import Density, WeighedLearner
@@ -194,9 +194,9 @@ class Recipe:
             ArgumentError: the learner cannot be trained by the objective.
         """
         if self.restart is False:
-            learner = with_warm_start(learner)
+            learner = adapt(learner, "with_warm_start")
         if LabelProbs() in stored(self.strategy.needs.pool):
-            learner = with_calibration(learner)
+            learner = adapt(learner, "with_calibration")
         objective = self._trained_by()
         if type(objective) is Weighted and _weighing_own_function(learner):
             return self._weighed(learner)

@@ -51,7 +51,6 @@ class Size:
 
 
 WIDE = Size(8.6, 4.9, 11.0, 28)
-NARROW = Size(4.8, 4.8, 12.5, 14)
 
 
 def png(by_strategy: Mapping[str, Curves], *, spread: Spread = "t95", against: str = "random") -> bytes:

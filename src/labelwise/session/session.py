@@ -38,7 +38,6 @@ from labelwise.recipes import Recipe
 from labelwise.rng import Key, key_of
 from labelwise.selection import Selection, Strategy
 from labelwise.selection.progress import progress_to
-from labelwise.selection.read_pool import PoolReader, add_notes
 from labelwise.selection.reuse import RowCache, reusing
 from labelwise.selection.run import RunOptions, run_selection
 from labelwise.selection.validate import check_budget
@@ -47,6 +46,7 @@ from labelwise.session import overview
 from labelwise.session.changes import SessionChanges
 from labelwise.session.estimator import SessionEstimator
 from labelwise.session.pending import PendingBatch
+from labelwise.session.read_pool import PoolReader, add_notes
 from labelwise.shards import Shards
 from labelwise.shards.placement import Placement
 from labelwise.shards.ray import Ray, engine_of
@@ -57,7 +57,7 @@ from labelwise.stats.training_warnings import warning_of
 from labelwise.theory.certificate import Certificate, approximation_ratio, certificate_of
 from labelwise.train import Fit, Learner, learner_of
 from labelwise.train.labelled_columns import labelled_by_id, labelled_rows, reader_for, rows_for_gradients
-from labelwise.train.learner import read_batch, uses_weights, with_holdout_key
+from labelwise.train.learner import adapt, read_batch, uses_weights
 from labelwise.train.progress import epochs_to
 
 
@@ -192,7 +192,7 @@ class Session(SessionEstimator, SessionChanges):
         if weights is not None and self.learner is not None:
             self.learner = recipes.weighing(self.learner, weights)
         if self.learner is not None:
-            self.learner = with_holdout_key(self.learner, self._key.fold("holdout"))
+            self.learner = adapt(self.learner, "with_holdout_key", self._key.fold("holdout"))
         self.weights = weights
         if self.task == "regress":
             self.recipe = self.recipe.for_regression()

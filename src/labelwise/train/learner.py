@@ -278,15 +278,15 @@ class WrappingLearner(BaseLearner):
 
     def with_warm_start(self) -> Learner:
         """Return a copy whose learner starts each round from the weights of the round before."""
-        return self.adapted(learner=with_warm_start(self.learner))
+        return self.adapted(learner=adapt(self.learner, "with_warm_start"))
 
     def with_calibration(self) -> Learner:
         """Return a copy whose learner fits the temperature of LabelProbs even if it holds out no rows."""
-        return self.adapted(learner=with_calibration(self.learner))
+        return self.adapted(learner=adapt(self.learner, "with_calibration"))
 
     def with_holdout_key(self, key: Key) -> Learner:
         """Return a copy whose learner draws its hold-out from `key`."""
-        return self.adapted(learner=with_holdout_key(self.learner, key))
+        return self.adapted(learner=adapt(self.learner, "with_holdout_key", key))
 
 
 def with_objective(learner: Learner, objective: Objective) -> Learner | None:
@@ -295,22 +295,12 @@ def with_objective(learner: Learner, objective: Objective) -> Learner | None:
     return method(objective) if callable(method) else None
 
 
-def with_warm_start(learner: Learner) -> Learner:
-    """`learner.with_warm_start()`; the learner itself if it has no such method."""
-    method = getattr(learner, "with_warm_start", None)
-    return method() if callable(method) else learner
-
-
-def with_calibration(learner: Learner) -> Learner:
-    """`learner.with_calibration()`; the learner itself if it has no such method."""
-    method = getattr(learner, "with_calibration", None)
-    return method() if callable(method) else learner
-
-
-def with_holdout_key(learner: Learner, key: Key) -> Learner:
-    """`learner.with_holdout_key(key)`; the learner itself if it has no such method."""
-    method = getattr(learner, "with_holdout_key", None)
-    return method(key) if callable(method) else learner
+def adapt(
+    learner: Learner, method: Literal["with_warm_start", "with_calibration", "with_holdout_key"], *given: Key
+) -> Learner:
+    """What this method of a learner returns; the learner itself if it has no such method."""
+    found = getattr(learner, method, None)
+    return found(*given) if callable(found) else learner
 
 
 def read_batch(learner: Any, pool: Pool) -> int:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from labelwise.errors import ArgumentError, LabelError, NumericsError
-from labelwise.signals.model.calibration import at_edge, expected_calibration_error, fit_temperature, label_temperature
+from labelwise.signals.model.calibration import expected_calibration_error, fit_temperature, label_temperature
 
 
 def sampled(temperature: float, n: int = 20_000, dtype: torch.dtype = torch.float64) -> tuple:
@@ -52,10 +52,9 @@ def test_no_temperature_in_the_range_is_better(seed, n, classes, scale):
 
 def test_rows_that_are_all_right_run_to_the_cold_edge_and_all_wrong_to_the_hot_one():
     z = torch.tensor([[4.0, 0.0], [0.0, 1.0]])
-    assert at_edge(fit_temperature(z, torch.tensor([0, 1])))
     assert fit_temperature(z, torch.tensor([0, 1])) == 0.05
     assert fit_temperature(z, torch.tensor([1, 0])) == 20.0
-    assert not at_edge(fit_temperature(*sampled(1.0, n=200)))
+    assert 0.05 < fit_temperature(*sampled(1.0, n=200)) < 20.0
 
 
 def test_labels_are_never_made_certain_by_rows_that_are_all_right():

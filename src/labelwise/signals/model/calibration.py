@@ -17,9 +17,9 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The T in [0.05, 20] that minimises the mean negative log-likelihood of softmax(logits / T), in float64.
 
     With b = 1 / T the loss is convex in b: its slope is mean(E_p[z] - z_y) and its curvature mean(Var_p[z]). Newton's
-    step is taken while it stays between the bounds on b, else bisection. The result is an end of the range (see
-    `at_edge`) if the loss still falls there, as it does when every row is classified correctly; it is 1 if all logits
-    of each row are equal, so that every T fits equally well.
+    step is taken while it stays between the bounds on b, else bisection. The result is an end of the range if the
+    loss still falls there, as it does when every row is classified correctly; it is 1 if all logits of each row are
+    equal, so that every T fits equally well.
 
     Args:
         logits: (N, C) of rows that the model was not trained on.
@@ -54,11 +54,6 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
             return 1 / new
         b = new
     return 1 / b
-
-
-def at_edge(temperature: float) -> bool:
-    """Whether `fit_temperature` returned an end of its range: the labels do not determine a temperature."""
-    return temperature in (COLDEST, HOTTEST)
 
 
 def label_temperature(logits: Tensor, labels: Tensor) -> tuple[float, str]:

@@ -22,6 +22,11 @@ WARM_UP = 4  # steps of a size that run as they are before one is recorded
 StepFunction = Callable[[Tensor], tuple[Tensor, ...]]
 
 
+def rates(optimiser: torch.optim.Optimizer) -> tuple[float, ...]:
+    """What a recorded step of an optimiser holds as plain numbers."""
+    return tuple(group["lr"] for group in optimiser.param_groups if not isinstance(group["lr"], Tensor))
+
+
 class CapturedStep:
     """Replays `step`, a function of row positions that trains on them and returns tensors.
 

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from labelwise.rng import Key
 from labelwise.signals.model.forward import device_and_dtype
 from labelwise.train.objectives.loss import CrossEntropy
 from labelwise.train.objectives.objective import Objective, State
-from labelwise.train.torch.captured import CapturedStep
+from labelwise.train.torch.captured import CapturedStep, rates
 from labelwise.train.torch.data import TrainSet, split_epoch
 from labelwise.train.torch.options import TrainOptions, penalised_modules
 from labelwise.train.torch.stack import Layout, Stack, pairs, signature
@@ -147,7 +148,7 @@ class _Stacked:
         self.has_after = type(self.options.objective).after is not Objective.after
         step: Callable[[Tensor], tuple[Tensor, ...]] = self._step
         if self.device.type == "cuda" and not self.stack.has_dropout:
-            step = CapturedStep(self._step, self.device, self._version)
+            step = CapturedStep(self._step, self.device, partial(rates, self.optimiser))
         self.step = step
 
     def run(self) -> list[TrainResult]:
@@ -304,9 +305,6 @@ class _Stacked:
             torch.Generator(self.device).manual_seed(one.key.fold("noise").generator().initial_seed())
             for one in self.requests
         ]
-
-    def _version(self) -> tuple[float, ...]:
-        return tuple(group["lr"] for group in self.optimiser.param_groups if not isinstance(group["lr"], Tensor))
 
 
 def _is_plain(objective: Objective) -> bool:

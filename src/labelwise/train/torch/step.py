@@ -6,6 +6,7 @@ On CUDA it is captured as a graph if possible; a plain perceptron on a CPU has a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 from labelwise.rng import Key
 from labelwise.signals.model.forward import device_and_dtype, forward, move_inputs
 from labelwise.train.objectives.objective import Objective, State
-from labelwise.train.torch.captured import CapturedStep
+from labelwise.train.torch.captured import CapturedStep, rates
 from labelwise.train.torch.data import TrainSet, take_rows
 from labelwise.train.torch.options import TrainOptions, penalised_modules
 from labelwise.train.torch.perceptron import PerceptronStep
@@ -45,7 +46,9 @@ class Step:
         if self._can_be_captured():
             inputs = move_inputs(data.inputs.cache, self.device, dtype)
             self._captured = CapturedStep(
-                lambda index_B: self._run(take_rows(inputs, index_B), index_B, state), self.device, self._version
+                lambda index_B: self._run(take_rows(inputs, index_B), index_B, state),
+                self.device,
+                partial(rates, optimiser),
             )
 
     def __call__(self, host_B: Tensor, index_B: Tensor, key: Callable[[], Key], state: State) -> StepResult:
@@ -95,7 +98,3 @@ class Step:
             and not self._scaler.is_enabled()
             and type(self.options.objective).after is Objective.after  # else the state is replaced
         )
-
-    def _version(self) -> tuple[float, ...]:
-        """What a recorded step holds as plain numbers."""
-        return tuple(group["lr"] for group in self.optimiser.param_groups if not isinstance(group["lr"], Tensor))
