@@ -27,6 +27,7 @@ from labelwise.project.settings import Settings
 from labelwise.project.store import Item, Pick, Round, Store
 from labelwise.project.suggest.suggestions import Suggestions
 from labelwise.server import Auth, make_app
+from labelwise.server.access import EVERY
 from labelwise.server.connections import Limits
 from labelwise.server.serve import DEFAULTS, Server, configured
 
@@ -138,13 +139,17 @@ def digits_table(folder: Path, rows: int, k: int) -> Settings:
 
 @contextlib.contextmanager
 def running(
-    project: Any, auth: Auth, limits: Limits = DEFAULTS, context: ssl.SSLContext | None = None
+    project: Any,
+    auth: Auth,
+    limits: Limits = DEFAULTS,
+    context: ssl.SSLContext | None = None,
+    every: float = EVERY,
 ) -> Iterator[str]:
-    """A real server of the page in a thread; its address."""
+    """A real server of the page in a thread; its address. It reads the annotators again after `every` seconds."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(64)
-    server = Server(configured(make_app(project, auth), limits, context))
+    server = Server(configured(make_app(project, auth, every), limits, context))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

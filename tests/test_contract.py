@@ -122,6 +122,46 @@ def test_ambiguous_words_are_no_names_in_tests_benchmarks_and_scripts_either():
     assert not found, "\n".join(found)
 
 
+def _patched(tree: ast.AST) -> Iterator[str]:
+    """Upper-case names of modules of labelwise that a test sets, by `setattr`, `setitem` of a module, or `=`."""
+    modules = {
+        alias.asname or alias.name.split(".")[0]: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labelwise")
+        for alias in node.names
+    }
+
+    def full(node: ast.expr) -> str:
+        first, _, rest = ast.unparse(node).partition(".")
+        return ".".join(filter(None, (modules.get(first, first), rest)))
+
+    for node in ast.walk(tree):
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        yield from (full(one) for one in targets if isinstance(one, ast.Attribute))
+        match node:
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(name)), _]):
+                yield name
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[home, ast.Constant(value=str(name)), _]):
+                yield f"{full(home)}.{name}"
+
+
+def test_no_test_patches_a_constant_of_the_source():
+    """What a test needs to be otherwise, such as a size or a time to wait, is an argument or a frozen tuning value."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for name in _patched(ast.parse(path.read_text(encoding="utf-8"))):
+            *home, last = name.split(".")
+            if home and re.fullmatch(r"_?[A-Z][A-Z0-9_]*", last) and _is_module(".".join(home)):
+                found.append(f"{path.name}: {name}")
+    assert not found, "\n".join(found)
+
+
+def _is_module(name: str) -> bool:
+    """Whether this is a module of labelwise."""
+    home = SOURCE.parent.joinpath(*name.split("."))
+    return name.startswith("labelwise") and (home.is_dir() or home.with_suffix(".py").is_file())
+
+
 # Private only by their look, or of torch.
 OF_LIBRARIES = {"_make", "_replace", "_asdict", "_buffers", "_parameters", "_modules", "_version"}
 

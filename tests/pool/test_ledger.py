@@ -247,12 +247,11 @@ def test_the_file_is_locked_while_an_entry_is_written(tmp_path, monkeypatch):
     assert seen == [0]
 
 
-def test_a_lock_that_is_never_given_back_is_an_error(tmp_path, monkeypatch):
+def test_a_lock_that_is_never_given_back_is_an_error(tmp_path):
     fcntl = pytest.importorskip("fcntl")
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(path)
+    ledger = Ledger(path, lock_timeout=0.02)
     ledger.add(0, [1], [1])
-    monkeypatch.setattr("labelwise.io.files.LOCK_TIMEOUT", 0.02)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(StoreError, match="locked by another process"):

@@ -13,6 +13,7 @@ from PIL import Image
 
 from labelwise.errors import ArgumentError, LabelError, NeedError, RowError
 from labelwise.pool import Pool
+from labelwise.pool.sources.arrays import ArraySource
 
 
 def test_default_ids_count_from_zero():
@@ -95,13 +96,12 @@ def test_fingerprint_sees_every_row_of_features():
     assert len(Pool.of(texts, features=torch.ones(1000, 2, dtype=torch.bfloat16)).fingerprint()) == 16
 
 
-def test_fingerprint_of_a_large_mapped_file_reads_some_rows(tmp_path, monkeypatch):
+def test_fingerprint_of_a_large_mapped_file_reads_some_rows(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(10_000, 2)))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    monkeypatch.setattr("labelwise.pool.sources.arrays.LARGE", 1000)
     read = []
     for array in (mapped, mapped[:], np.array(mapped)):
-        pool = Pool.of(array)
+        pool = Pool(ArraySource(array, large=1000))
         sample = pool._source.sample
         pool._source.sample = lambda at, sample=sample: (read.append(at), sample(at))[1]
         pool.fingerprint()

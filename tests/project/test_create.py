@@ -28,7 +28,7 @@ from labelwise.project.loop.worker import step
 from labelwise.project.settings import read_settings
 from labelwise.server import Auth
 
-ROWS = 300
+ROWS = creation.PAGE_FIRST_FROM["pixels"]
 
 
 def nothing(text: str, done: int, total: int) -> None:
@@ -36,9 +36,8 @@ def nothing(text: str, done: int, total: int) -> None:
 
 
 @pytest.fixture
-def pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Settings]:
+def pending(tmp_path: Path) -> tuple[Path, Settings]:
     """A folder of images that is large enough for its features to be computed behind; two images are torn."""
-    monkeypatch.setattr(creation, "PAGE_FIRST_FROM", {"pixels": 100})
     photos = tmp_path / "photos"
     photos.mkdir()
     for at in range(ROWS):
@@ -183,7 +182,7 @@ def test_what_needs_features_says_that_they_are_not_there_yet(pending, tmp_path:
     assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
     run = CliRunner().invoke(app, ["status", str(folder)])
     assert run.exit_code == 0
-    assert "300 image rows, encoder pixels" in run.output
+    assert f"{ROWS} image rows, encoder pixels" in run.output
     assert restore_features(folder, nothing) is False
 
 
@@ -229,8 +228,6 @@ def test_the_command_opens_the_page_a_killed_worker_goes_on_and_answers_stay(pen
     """The real command, page and worker; the worker is killed while it computes features."""
     folder, _ = pending
     photos = folder.parent / "photos"
-    for at in range(ROWS, 460):
-        (photos / f"{at:03d}.png").write_bytes((photos / f"{at - 300:03d}.png").read_bytes())
     code = "import sys; from labelwise.cli import main; sys.argv[0] = 'labelwise'; main()"
     arguments = [str(photos), "--project", str(folder), "--classes", "odd,even", "--encoder", "pixels", "--no-open"]
     page = subprocess.Popen(

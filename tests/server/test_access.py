@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow  # each test has a server of its own
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.setattr(access, "EVERY", -1.0)  # so that a test need not wait for a second
+def project(tmp_path):
     made = fake_project(tmp_path / "project", [f"text {row}" for row in range(12)], people=2)
     for name, role in ROLES.items():
         made.store.set_annotator(name, role, "setup")
@@ -32,7 +31,7 @@ def auth(project):
 
 @pytest.fixture
 def address(project, auth):
-    with running(project, auth) as found:
+    with running(project, auth, every=-1.0) as found:  # so that a test need not wait for a second
         yield found
 
 
@@ -73,11 +72,10 @@ def test_with_annotators_the_page_opens_with_their_links_alone(project, auth, ad
     assert [one.who for one in project.store.events() if one.kind == "label"] == ["ann"]
 
 
-def test_sessions_of_before_end_when_the_first_annotator_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(access, "EVERY", -1.0)
+def test_sessions_of_before_end_when_the_first_annotator_comes(tmp_path):
     project = fake_project(tmp_path / "project", ["a", "b", "c"])
     shared = Auth.make(project.folder, token="a" * 20)
-    with running(project, shared) as address, Browser(address, shared, "ann") as browser:
+    with running(project, shared, every=-1.0) as address, Browser(address, shared, "ann") as browser:
         assert label(browser, "cat").status_code == 200
         assert browser.get("/report").status_code == 200  # as always: whoever has the link may do everything
         project.store.set_annotator("olga", "own", "setup")
@@ -176,9 +174,9 @@ def test_another_process_revokes_a_link(project, auth, address):
         assert ben.get("/card").status_code == 401
 
 
-def test_nothing_is_saved_with_a_link_that_another_process_has_just_revoked(project, auth, address, monkeypatch):
-    monkeypatch.setattr(access, "EVERY", 60.0)  # so that a page that only reads would not see it yet
-    with Named(address, auth, "ben") as ben:
+def test_nothing_is_saved_with_a_link_that_another_process_has_just_revoked(project, auth):
+    # Read again after a minute: a page that only reads does not see it yet.
+    with running(project, auth, every=60.0) as address, Named(address, auth, "ben") as ben:
         token = re.search(r'data-token="([^"]+)"', ben.get("/card").text)[1]
         project.store.set_annotator("ben", None, "command line")
         assert ben.get("/card").status_code == 200

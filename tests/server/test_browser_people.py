@@ -4,12 +4,11 @@ import pytest
 from test_browser import chromium, wait_until  # noqa: F401  # a fixture
 
 from fake_project import fake_project, running
-from labelwise.server import Auth, access
+from labelwise.server import Auth
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.setattr(access, "EVERY", -1.0)
+def project(tmp_path):
     made = fake_project(tmp_path / "project", [f"Review {row}" for row in range(12)], people=2)
     for name, role in {"olga": "own", "ann": "label", "ben": "label"}.items():
         made.store.set_annotator(name, role, "setup")
@@ -35,7 +34,7 @@ class Window:
 @pytest.mark.slow
 def test_a_link_revoked_in_an_open_page_keeps_the_answer_until_there_is_a_new_one(project, chromium):  # noqa: F811
     auth = Auth.make(project.folder)
-    with running(project, auth) as address:
+    with running(project, auth, every=-1.0) as address:
         ann = Window(chromium, address)
         ann.open(auth.token_of("ann", 1))
         assert ann.page.url == f"{address}/"
@@ -69,7 +68,7 @@ def test_an_owner_decides_and_gives_and_revokes_links_on_the_page(project, chrom
         task = project.store.next_task(who)
         project.store.answer(task.token, who, "label", value, 1.0)
     auth = Auth.make(project.folder)
-    with running(project, auth) as address:
+    with running(project, auth, every=-1.0) as address:
         olga = Window(chromium, address)
         olga.open(auth.token_of("olga", 1))
         olga.page.click("text=Review")

@@ -89,10 +89,9 @@ def test_a_worker_that_dies_is_started_again_and_it_is_said(tmp_path):
 
 
 def test_a_worker_that_does_not_stop_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.server.supervisor.STOP_SECONDS", 0.2)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('there', 'w'); time.sleep(60)"
     monkeypatch.chdir(tmp_path)
-    supervisor = Supervisor(tmp_path, print, [sys.executable, "-c", code])
+    supervisor = Supervisor(tmp_path, print, [sys.executable, "-c", code], stop_seconds=0.2)
     supervisor.start()
     assert waited(lambda: (tmp_path / "there").exists())
     pid = supervisor.pid

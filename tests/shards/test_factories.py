@@ -339,8 +339,8 @@ def _there(token):
 def aside(tmp_path, monkeypatch):
     """Temporary files go to a folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(spill, "WAIT", 0.0)
-    return tmp_path
+    yield tmp_path
+    spill.remove("")  # so that the processes that watch them end
 
 
 def test_a_part_set_aside_is_taken_over_whole_or_not_at_all(aside):
@@ -379,8 +379,8 @@ def test_parts_of_an_accelerator_and_those_the_disk_has_no_room_for_are_not_set_
 _WORKER = """
 import sys, tempfile
 from labelwise.shards.ray import spill
-tempfile.tempdir, spill.WAIT = sys.argv[1], float(sys.argv[3])
-folder = spill.claim_folder(sys.argv[2], "made")
+tempfile.tempdir = sys.argv[1]
+folder = spill.claim_folder(sys.argv[2], "made", float(sys.argv[3]))
 folder.mkdir(exist_ok=True)
 (folder / "made").touch()
 print(folder, flush=True)

@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.model_selection import GridSearchCV
@@ -21,7 +21,7 @@ from torch import nn
 from labelwise.errors import ArgumentError, LabelError, ModelError, NeedError, StoreError
 from labelwise.pool import Pool
 from labelwise.rng import Key
-from labelwise.signals.model import estimator as estimators
+from labelwise.signals.model.estimator import estimator_inputs
 from labelwise.signals.read import read
 from labelwise.signals.spec import Embedding, HeadGrad, LabelProbs, Probs
 from labelwise.train import SklearnLearner, Weighted, evaluate
@@ -119,7 +119,7 @@ def test_texts_without_a_step_that_makes_numbers_of_them():
         SklearnLearner(LogisticRegression()).fit(pool, pool.ids, torch.tensor([1, 0] * 4), classes=2, key=Key(0))
 
 
-def test_texts_with_tfidf(monkeypatch):
+def test_texts_with_tfidf():
     pool = Pool.of(TEXTS)
     labels = torch.tensor([1, 0] * 4)
     learner = SklearnLearner(make_pipeline(TfidfVectorizer(), LogisticRegression(C=10)))
@@ -131,8 +131,9 @@ def test_texts_with_tfidf(monkeypatch):
     assert 0 < fit.reader.temperature < 20
     one = learner.fit(pool, pool.ids[:1], labels[:1], classes=2, key=Key(0))
     assert len(column(one, pool, Embedding())) == len(column(one, pool, Probs())) == 8
-    monkeypatch.setattr(estimators, "WIDEST", 3)
-    with pytest.raises(NeedError, match=r"5 sparse columns.*TruncatedSVD"):
+    hashed = SklearnLearner(make_pipeline(HashingVectorizer(n_features=1 << 16), LogisticRegression()))
+    fit = hashed.fit(pool, pool.ids, labels, classes=2, key=Key(0))
+    with pytest.raises(NeedError, match=r"65536 sparse columns.*TruncatedSVD"):
         column(fit, pool, Embedding())
 
 
@@ -217,7 +218,7 @@ def test_what_cannot_be_fitted_is_named():
     with pytest.raises(ArgumentError, match="Odd cannot be cloned"):
         fitted(SklearnLearner(Odd()), pool, labels)
     with pytest.raises(ModelError, match="rows of numbers or texts; the pool gives dict"):
-        estimators.estimator_inputs({"a": torch.zeros(2)})
+        estimator_inputs({"a": torch.zeros(2)})
 
 
 @pytest.mark.parametrize("pipeline", [False, True])

@@ -144,7 +144,7 @@ def sync_folder(folder: Path) -> None:
 def open_locked(
     path: Path,
     flags: int = os.O_RDWR | os.O_CREAT,
-    timeout: float | None = None,
+    timeout: float = LOCK_TIMEOUT,
     check: Callable[[], object] | None = None,
 ) -> Iterator[int]:
     """A handle of the file, locked against all other processes until the block or this process ends.
@@ -152,7 +152,7 @@ def open_locked(
     Args:
         path: The file to open.
         flags: Of `os.open`.
-        timeout: Seconds to wait for another process; LOCK_TIMEOUT if None.
+        timeout: Seconds to wait for another process.
         check: Called between two tries; it may raise to stop waiting.
 
     Raises:
@@ -160,7 +160,7 @@ def open_locked(
     """
     handle = os.open(path, flags, 0o644)
     try:
-        _lock(handle, path, LOCK_TIMEOUT if timeout is None else timeout, check)
+        _lock(handle, path, timeout, check)
         yield handle
     finally:
         os.close(handle)  # releases the lock too

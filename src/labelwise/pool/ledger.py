@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelwise.errors import LabelError, LabelwiseError, RowError, StoreError, warn
 from labelwise.io.chain import Link, head_file, read_head, read_link, write_head
-from labelwise.io.files import append_at, open_locked, read_all, sync_folder
+from labelwise.io.files import LOCK_TIMEOUT, append_at, open_locked, read_all, sync_folder
 
 _FIELDS = {"round", "ids", "labels", "weights", "strategy", "notes", "keys"}
 
@@ -80,6 +80,7 @@ class Ledger:
 
     Args:
         path: the file of JSON lines; None keeps the entries in memory.
+        lock_timeout: seconds to wait for a process that has the file locked.
 
     Raises:
         StoreError: the file cannot be read, or is broken, changed or cut.
@@ -91,7 +92,8 @@ class Ledger:
     (tensor([4, 2]), tensor([1, 1]), tensor([0, 1, 3]))
     """
 
-    def __init__(self, path: str | Path | None = None):
+    def __init__(self, path: str | Path | None = None, lock_timeout: float = LOCK_TIMEOUT):
+        self._lock_timeout = lock_timeout
         self.path = None if path is None else Path(path)
         self._entries: list[Entry] = []
         self._end = 0  # bytes of the file that hold whole entries
@@ -299,7 +301,7 @@ class Ledger:
 
     def _load(self, path: Path) -> None:
         try:
-            with open_locked(path, os.O_RDONLY) as handle:
+            with open_locked(path, os.O_RDONLY, self._lock_timeout) as handle:
                 data, head = read_all(handle), read_head(path, repair(path))
         except FileNotFoundError:
             head = read_head(path, repair(path))
@@ -366,7 +368,8 @@ class Ledger:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A file with entries that is gone is not made again: its answers would be lost in silence.
-            with open_locked(path, os.O_RDWR | (0 if self._end else os.O_CREAT)) as handle:
+            flags = os.O_RDWR | (0 if self._end else os.O_CREAT)
+            with open_locked(path, flags, self._lock_timeout) as handle:
                 self._check_unchanged(path, handle)
                 self._put(path, handle, line)
                 with contextlib.suppress(OSError):  # the entry is on disk; a head that is behind vouches for the others

@@ -7,7 +7,7 @@ Once it has annotators, each of them opens the page with a link of their own, an
 - review: also see and change those of others, decide where people disagree, add classes, read the report.
 - own: also download, read the history, give links and revoke them.
 
-What other processes change, such as a link that the command line revokes, is seen within `EVERY` seconds, and before
+What other processes change, such as a link that the command line revokes, is seen within EVERY seconds, and before
 anything is saved.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -30,24 +29,24 @@ EVERY = 1.0  # seconds
 
 
 class Access:
-    """The annotators of a project, as its page knows them."""
+    """The annotators of a project, as its page knows them: read again after `every` seconds."""
 
-    def __init__(self, auth: Auth, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self._auth, self._store, self._clock = auth, store, clock
+    def __init__(self, auth: Auth, store: Store, every: float = EVERY) -> None:
+        self._auth, self._store, self._every = auth, store, every
         self.refresh()
 
     def refresh(self) -> None:
         """Read the annotators again."""
-        began = self._clock()
+        began = time.monotonic()
         self.annotators = self._store.annotators()
         self._read = began
 
     async def up_to_date(self, writes: bool) -> None:
-        """Read the annotators again if that is `EVERY` seconds ago, or before each request that `writes`.
+        """Read the annotators again if that is `every` seconds ago, or before each request that `writes`.
 
         So nothing is saved with a link that was revoked before. StoreError if they cannot be read.
         """
-        if self._clock() - self._read > EVERY or (writes and not self.is_open):
+        if time.monotonic() - self._read > self._every or (writes and not self.is_open):
             await run_in_threadpool(self.refresh)
 
     @property

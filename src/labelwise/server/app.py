@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from labelwise.errors import ArgumentError, LabelwiseError
-from labelwise.server.access import Access
+from labelwise.server.access import EVERY, Access
 from labelwise.server.auth import Auth
 from labelwise.server.context import PACKAGE, Context
 from labelwise.server.middleware import AuthMiddleware
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from labelwise.project import Project
 
 
-def make_app(project: Project, auth: Auth) -> FastAPI:
-    """The labelling page of `project`, for everyone whom `auth` admits."""
+def make_app(project: Project, auth: Auth, every: float = EVERY) -> FastAPI:
+    """The labelling page of `project`, for everyone whom `auth` admits; see `Access` for `every`."""
     app = FastAPI(title="Labelwise", docs_url=None, redoc_url=None, openapi_url=None)
-    context = Context(project, auth, Access(auth, project.store))
+    context = Context(project, auth, Access(auth, project.store, every))
     app.include_router(label_routes(context))
     app.include_router(grid_routes(context))
     app.include_router(gallery_routes(context))

@@ -15,17 +15,26 @@ from labelwise.project.loop.heartbeat import Heartbeat, read_heartbeat
 from labelwise.server.context import write_log
 
 STABLE_SECONDS = 60.0  # a worker that lived this long, or made a round, resets the count of failures
-STOP_SECONDS = 10.0  # time a worker gets to stop by itself
 
 
 class Supervisor:
-    """Runs and watches the worker of the project in `folder`. `notify` gets a line when the worker is restarted."""
+    """Runs and watches the worker of the project in `folder`. `notify` gets a line when the worker is restarted.
 
-    def __init__(self, folder: Path, notify: Callable[[str], None], command: Sequence[str] | None = None) -> None:
+    At the end the worker gets `stop_seconds` to stop by itself.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        notify: Callable[[str], None],
+        command: Sequence[str] | None = None,
+        stop_seconds: float = 10.0,
+    ) -> None:
         self._folder = folder
         self._notify = notify
         worker = (sys.executable, "-m", "labelwise.project.loop.worker", str(folder), "--parent", str(os.getpid()))
         self._command = list(command or worker)
+        self._stop_seconds = stop_seconds
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -51,7 +60,7 @@ class Supervisor:
             return
         process.terminate()
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(self._stop_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

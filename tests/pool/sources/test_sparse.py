@@ -15,7 +15,6 @@ from sklearn.naive_bayes import GaussianNB
 import labelwise as lw
 from labelwise.errors import ArgumentError, ModelError
 from labelwise.pool import Pool
-from labelwise.pool.sources import sparse
 from labelwise.signals.spec import Embedding, Probs
 
 DRAW = np.random.default_rng(0)
@@ -26,10 +25,7 @@ MATRIX = TfidfVectorizer().fit_transform(
 )
 
 
-@pytest.fixture
-def wide(monkeypatch):
-    """Sparse rows count as wide from a few columns on."""
-    monkeypatch.setattr(sparse, "WIDEST", 10)
+WIDE = sp.hstack([MATRIX, sp.csr_matrix((90, 1000))]).tocsr()
 
 
 def test_rows_are_sparse_for_estimators_and_dense_for_others() -> None:
@@ -55,12 +51,12 @@ def test_the_fingerprint_is_of_the_values_and_the_matrix_stays_as_it_is() -> Non
     assert Pool.of(changed).fingerprint() != Pool.of(MATRIX).fingerprint()
 
 
-def test_features_of_wide_rows_keep_their_distances_in_any_order(wide) -> None:
-    """60 rows of at most 60 columns: 200 directions hold all of them."""
-    pool, order = Pool.of(MATRIX[:60]), np.random.default_rng(1).permutation(60)
+def test_features_of_wide_rows_keep_their_distances_in_any_order() -> None:
+    """60 rows of at most 60 columns with numbers: 200 directions hold all of them."""
+    pool, order = Pool.of(WIDE[:60]), np.random.default_rng(1).permutation(60)
     rows, dense = pool.raw(range(60)), torch.from_numpy(MATRIX[:60].toarray()).float()
     torch.testing.assert_close(torch.cdist(rows, rows), torch.cdist(dense, dense), atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(Pool.of(MATRIX[:60][order], ids=order).raw(range(60)), rows, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(Pool.of(WIDE[:60][order], ids=order).raw(range(60)), rows, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(pool.to_read([4, 2], features=True).raw([4, 2]), rows[[4, 2]], atol=1e-6, rtol=1e-5)
 
 
@@ -83,8 +79,8 @@ def test_sessions_choose_as_on_the_dense_rows(recipe) -> None:
     assert columns[Embedding()].dtype == torch.float64
 
 
-def test_a_torch_model_reads_dense_rows(wide) -> None:
-    al = lw.Session(MATRIX, lw.TorchLearner(torch.nn.Linear(MATRIX.shape[1], 2), epochs=2), "badge", classes=2)
+def test_a_torch_model_reads_dense_rows() -> None:
+    al = lw.Session(WIDE, lw.TorchLearner(torch.nn.Linear(WIDE.shape[1], 2), epochs=2), "badge", classes=2)
     al.tell(range(20), LABELS[:20])
     assert len(set(al.ask(5).ids.tolist())) == 5
 

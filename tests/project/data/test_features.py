@@ -54,11 +54,10 @@ def quiet(text: str, done: int, total: int) -> None:
     pass
 
 
-def test_broken_off_and_gone_on_with_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "_FLUSH_SECONDS", 0.0)
+def test_broken_off_and_gone_on_with_is_the_same(tmp_path: Path) -> None:
     whole = features.compute(tmp_path / "a", data(), Lengths(), "f", quiet)
     with pytest.raises(KeyboardInterrupt):
-        features.compute(tmp_path / "b", data(), Lengths(stop_at=21), "f", quiet)
+        features.compute(tmp_path / "b", data(), Lengths(stop_at=21), "f", quiet, flush_seconds=0.0)
     assert 0 < features.read_feature_info(tmp_path / "b").done < 50
     with pytest.raises(StoreError, match=r"cannot be read|not complete"):
         features.pool_of(tmp_path / "b", {})

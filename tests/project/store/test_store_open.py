@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from labelwise.errors import ArgumentError, StoreError
 from labelwise.project.store import Item, Pick, Round, Store, migration, schema
+from labelwise.project.store.database import Database
 from private_postgres import leave_out
 
 RECORDED = Path(__file__).parents[2] / "data" / "store_version_1.sql"
@@ -76,11 +77,22 @@ def test_a_version_older_than_any_step_is_refused(store_url):
         Store.open(store_url)
 
 
+def opened(url, steps):
+    """The store after other steps than those of the product."""
+    database = Database(url)
+    with database.closed_on_error():
+        return Store(database, migration.migrate(database, steps))
+
+
+def test_the_version_is_that_after_the_last_step():
+    assert max(migration.STEPS) + 1 == schema.VERSION
+
+
 def add_column(connection):
     connection.execute(text("ALTER TABLE labelwise_item ADD COLUMN size INTEGER DEFAULT 5"))
 
 
-def test_steps_bring_an_older_version_up(store_url, monkeypatch):
+def test_steps_bring_an_older_version_up(store_url):
     """With two steps made up here: the versions of the product have had no reason for one yet."""
     before = filled(store_url)
     events = before.events()
@@ -91,10 +103,8 @@ def test_steps_bring_an_older_version_up(store_url, monkeypatch):
         connection.execute(text("ALTER TABLE labelwise_item ADD COLUMN colour TEXT"))
 
     first = schema.VERSION
-    monkeypatch.setattr(schema, "VERSION", first + 2)
-    monkeypatch.setattr(migration, "STEPS", {first: add_column, first + 1: fill})
     for _ in range(2):  # the second time there is nothing to do
-        store = Store.open(store_url)
+        store = opened(store_url, {first: add_column, first + 1: fill})
         assert store.events() == events
         store.close()
     engine = engine_of(store_url)
@@ -105,18 +115,15 @@ def test_steps_bring_an_older_version_up(store_url, monkeypatch):
     engine.dispose()
 
 
-def test_a_step_that_fails_leaves_the_old_version(store_url, monkeypatch):
+def test_a_step_that_fails_leaves_the_old_version(store_url):
     filled(store_url).close()
 
     def broken(connection):
         connection.execute(text("SELECT 1 FROM nowhere"))
 
     first = schema.VERSION
-    with monkeypatch.context() as patched:
-        patched.setattr(schema, "VERSION", first + 2)
-        patched.setattr(migration, "STEPS", {first: add_column, first + 1: broken})
-        with pytest.raises(StoreError, match="nowhere"):
-            Store.open(store_url)
+    with pytest.raises(StoreError, match="nowhere"):
+        opened(store_url, {first: add_column, first + 1: broken})
     store = Store.open(store_url)
     assert len(store.events()) == 1
     store.close()
@@ -227,9 +234,9 @@ def test_postgres_waits_for_the_disk(postgres):
     store.close()
 
 
-def test_a_full_or_locked_store_says_so_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.project.store.database.BUSY_SECONDS", 0.05)
-    store = filled(f"sqlite:///{tmp_path}/store.db")
+def test_a_full_or_locked_store_says_so_and_goes_on(tmp_path):
+    filled(f"sqlite:///{tmp_path}/store.db").close()
+    store = Store(Database(f"sqlite:///{tmp_path}/store.db", busy_seconds=0.05), 1)
     other = sqlite3.connect(tmp_path / "store.db")
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match=r"database is locked.*Nothing was changed"):

@@ -11,13 +11,12 @@ from labelwise.errors import ArgumentError, LabelwiseError
 from labelwise.reproduce.dynamical import figures
 from labelwise.reproduce.registry import Setting, reproduce, reproductions
 
-TINY = figures.Sizes(20, (4, 8), 20, 3, (0, 2), (4, 6), 1, 1, training=3)
+TINY = figures.Sizes(20, (4, 8), 20, 3, (0, 2), (4, 6), 1, 1, training=3, steps=5)
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setitem(figures.SIZES, "small", TINY)
-    monkeypatch.setattr(figures, "STEPS", 5)
 
 
 @pytest.mark.slow

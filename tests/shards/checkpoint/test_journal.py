@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -223,7 +224,7 @@ def test_of_a_long_column_rows_from_the_first_to_the_last_count():
 
 
 def test_two_selections_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.io.files.LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(journal.FolderJournal, "tuning", replace(AFTER_EVERY_ANSWER, lock_timeout=0.05))
     pool = shards_of(torch.arange(120), {Embedding(): torch.from_numpy(H)})
     with contextlib.closing(FolderJournal(tmp_path / "j", {"k": 1}, pool, NONE)) as first:
         with pytest.raises(StoreError, match="locked by another process"):

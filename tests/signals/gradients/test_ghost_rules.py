@@ -1,15 +1,17 @@
 """Every layer rule against explicit gradients of single rows, in float64."""
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from labelwise.signals.gradients import RULES, pieces, register, winograd
+from labelwise.signals.gradients import RULES, register, winograd
 from labelwise.signals.gradients.collect import GradientRequest
 from labelwise.signals.gradients.convolution import Patches
 from labelwise.signals.gradients.linear import added
+from labelwise.signals.gradients.pieces import Piece, Tuning
 from labelwise.signals.gradients.read_gradients import RowGradients
 from labelwise.strategies.dynamical.reference import row_gradients, trained_parameters
 
@@ -78,9 +80,8 @@ def test_linear(shape, bias):
 
 @pytest.mark.parametrize("product", [True, False])
 def test_both_ways_to_a_norm_agree(product, monkeypatch):
-    for module in ("pieces", "convolution"):
-        monkeypatch.setattr(f"labelwise.signals.gradients.{module}.product_is_cheaper", lambda *sizes: product)
-    monkeypatch.setattr(pieces, "CPU_SCRATCH", 300)  # many parts of a batch
+    write = -math.inf if product else math.inf
+    monkeypatch.setattr(Piece, "tuning", Tuning(cpu_scratch=300, write=write))  # many parts of a batch
     x = inputs(6, 4)
     check(ends(nn.Linear(4, 5), x), x)
     x = inputs(4, 7, 7)
@@ -109,8 +110,7 @@ class Shift(nn.Module):
 
 
 @pytest.mark.parametrize("shape", [(4,), (6, 4), (1, 6, 4), (6, 1), (1, 1, 1)])
-def test_a_parameter_that_is_only_added(shape, monkeypatch):
-    monkeypatch.setattr("labelwise.signals.gradients.rules.RULES", RULES)
+def test_a_parameter_that_is_only_added(shape):
     x = inputs(6, 4)
     check(ends(Shift(*shape), x), x, falls_back=True)
     register(Shift, rule=added("bias"))
@@ -172,10 +172,9 @@ FORMS = {  # product form, tiles from so many places on, costs of the tables by 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_every_form_of_a_convolution_gives_the_same(form, monkeypatch):
     product, least, costs = FORMS[form]
-    monkeypatch.setattr("labelwise.signals.gradients.convolution.product_is_cheaper", lambda *sizes: product)
-    monkeypatch.setattr("labelwise.signals.gradients.winograd.LEAST", least)
+    write = -math.inf if product else math.inf
+    monkeypatch.setattr(Piece, "tuning", Tuning(cpu_scratch=3000, write=write, tiled_places=least))
     monkeypatch.setattr(Patches, "_table_costs", lambda piece: costs)
-    monkeypatch.setattr(pieces, "CPU_SCRATCH", 3000)
     tiled = []
     plain = winograd.kernel_gradients
     monkeypatch.setattr(winograd, "kernel_gradients", lambda *given: tiled.append(given[1].shape[2:]) or plain(*given))

@@ -146,20 +146,19 @@ def test_lists_are_used_and_change_nothing(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["dense", "factored"])
-def test_a_table_computed_line_by_line_is_the_whole_table(dtype, kind, monkeypatch: pytest.MonkeyPatch):
+def test_a_table_computed_line_by_line_is_the_whole_table(dtype, kind):
     rng = np.random.default_rng(0)
     x, y = (torch.from_numpy(rng.normal(size=(300, d)).astype(dtype)) for d in (70, 5))
     column = x if kind == "dense" else Factored(y, x)
     whole = sq_dist(column, column).numpy()
-    monkeypatch.setattr(torch_kernels, "TABLE_NUMBERS", 100 * 300)
-    table, computed = torch_kernels.LazyTable(column), 0
+    table, computed = torch_kernels.LazyTable(column, numbers=100 * 300), 0
     for place in rng.integers(0, 300, 400).tolist():
         computed += place not in table._lines
         likely = rng.permutation(300)[: rng.integers(0, 40)]
         line = table.line(place, lambda likely=likely: likely)
         assert np.allclose(line, whole[place], rtol=0, atol=8 * np.finfo(dtype).eps * whole.max())
         assert line[place] == 0
-        assert len(table._lines) * 300 <= torch_kernels.TABLE_NUMBERS
+        assert len(table._lines) * 300 <= 100 * 300
     assert 20 < computed < 400  # some were computed with others, some again
 
 

@@ -15,6 +15,7 @@ import labelwise as lw
 from labelwise.errors import ArgumentError, NeedError
 from labelwise.pool import Pool
 from labelwise.rng import Key
+from labelwise.signals.model.forward import GRADIENT_ROWS
 from labelwise.signals.model.reader import ModelReader
 from labelwise.signals.read import Labelled, read
 from labelwise.signals.spec import Embedding, GradNorm, GradSketch, LossJvp, Probs
@@ -141,21 +142,21 @@ def test_one_forward_pass_gives_all():
     assert len(passes) == 2
 
 
-def test_a_large_batch_is_differentiated_in_small_parts(monkeypatch):
+def test_a_large_batch_is_differentiated_in_small_parts():
     """The same columns, and no layer ever sees more rows than a part has."""
-    model, x, y = model_and_pool()
+    model, x, y = model_and_pool(200)
     pool, behind = Pool.of(x), Labelled(torch.arange(10), y[:10])
     asked = (GradNorm(), LossJvp(), GradSketch(width=16), Probs(), Embedding())
     found, seen = [], []
-    for most in (64, 4):
-        monkeypatch.setattr("labelwise.signals.model.forward.GRADIENT_ROWS", most)
-        (rows,) = read(ModelReader(model), pool, torch.arange(10, 40), asked, 30, behind)
-        found.append(rows)
+    for batch in (10, 190):
+        blocks = list(read(ModelReader(model), pool, torch.arange(10, 200), asked, batch, behind))
+        found.append({signal: torch.cat([rows.tensor(signal) for rows in blocks]) for signal in asked})
         model.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
+    assert len(blocks) == 1
     for signal in asked:
-        torch.testing.assert_close(found[0].tensor(signal), found[1].tensor(signal))
-    assert max(seen) == 4
-    assert sum(seen) >= 40
+        torch.testing.assert_close(found[0][signal], found[1][signal])
+    assert max(seen) == GRADIENT_ROWS < 190
+    assert sum(seen) >= 190
 
 
 def test_the_gradient_of_labelled_rows_is_computed_once_for_a_fit(monkeypatch):

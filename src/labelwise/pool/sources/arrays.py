@@ -25,7 +25,7 @@ class ArraySource:
 
     kind = "array"
 
-    def __init__(self, array: np.ndarray, names: Sequence[str] | None = None):
+    def __init__(self, array: np.ndarray, names: Sequence[str] | None = None, large: int = LARGE):
         _check(array.ndim, array.shape, "numpy array")
         if array.dtype.kind not in "biuf":
             raise ArgumentError(f"a pool of arrays holds numbers; this array holds {array.dtype}.")
@@ -33,7 +33,7 @@ class ArraySource:
             raise ArgumentError(f"torch has no {array.dtype}; convert it with array.astype('float64').")
         self.array = array
         self.names = names
-        self.whole = array.nbytes <= LARGE or not _is_mapped(array)
+        self.whole = array.nbytes <= large or not _is_mapped(array)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "array": in_file(self.array) or self.array}

@@ -31,7 +31,7 @@ from labelwise.project.data.encoders import Encoder
 from labelwise.project.data.source import Data
 
 OnProgress = Callable[[str, int, int], None]  # (text, rows done, rows in total); 0, 0: not counted
-_FLUSH_SECONDS = 2.0  # of work lost at most when the process is killed
+FLUSH_SECONDS = 2.0  # of work lost at most when the process is killed
 _BLOCK_BYTES = 1 << 18
 _REMEDY = "remove the folder; `labelwise resume` computes it again, or the same command if it is no project"
 
@@ -145,7 +145,14 @@ def _header(folder: Path) -> bytes:
         return file.read(_mapped(folder).offset)
 
 
-def compute(folder: Path, data: Data, encoder: Encoder, fingerprint: str, on_progress: OnProgress) -> FeatureInfo:
+def compute(
+    folder: Path,
+    data: Data,
+    encoder: Encoder,
+    fingerprint: str,
+    on_progress: OnProgress,
+    flush_seconds: float = FLUSH_SECONDS,
+) -> FeatureInfo:
     """Compute the features of every row into `folder`, or the part that is missing.
 
     Args:
@@ -154,6 +161,7 @@ def compute(folder: Path, data: Data, encoder: Encoder, fingerprint: str, on_pro
         encoder: turns rows into features.
         fingerprint: of the source; other features in the folder are discarded.
         on_progress: called with a text, the rows done and the rows in total.
+        flush_seconds: of work that is lost at most when the process is killed.
 
     Raises:
         SourceError: no row can be read, or the encoder returns something unexpected.
@@ -167,7 +175,7 @@ def compute(folder: Path, data: Data, encoder: Encoder, fingerprint: str, on_pro
         _clear(folder)
         np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, (len(data), encoder.width)).flush()
         _write(folder, info)
-    info = _encode_rows(folder, data, encoder, info, on_progress)
+    info = _encode_rows(folder, data, encoder, info, on_progress, flush_seconds)
     if len(info.broken) == len(data):
         _clear(folder)
         raise SourceError(f"none of the {len(data)} rows can be read. The first: {info.broken[0][1]}.")
@@ -247,7 +255,9 @@ def _load(folder: Path, name: Literal["ids.npy", "scale.npy"], info: FeatureInfo
         raise StoreError(f"{folder / name} cannot be read ({error}); {_REMEDY}") from error
 
 
-def _encode_rows(folder: Path, data: Data, encoder: Encoder, info: FeatureInfo, on_progress: OnProgress) -> FeatureInfo:
+def _encode_rows(
+    folder: Path, data: Data, encoder: Encoder, info: FeatureInfo, on_progress: OnProgress, flush_seconds: float
+) -> FeatureInfo:
     """Encode the rows from `info.done` on, in the same batches as without an interruption.
 
     A thread decodes the next batch while one is encoded.
@@ -266,7 +276,7 @@ def _encode_rows(folder: Path, data: Data, encoder: Encoder, info: FeatureInfo, 
             ]
             done = positions.stop
             on_progress(f"computing features ({encoder.name})", done, len(data))
-            if time.monotonic() - flushed > _FLUSH_SECONDS or done == len(data):
+            if time.monotonic() - flushed > flush_seconds or done == len(data):
                 features_ND.flush()
                 info = replace(info, done=done, broken=tuple(broken))
                 _write(folder, info)

@@ -33,13 +33,13 @@ _REPAIR = "restore it from a backup, or run `labelwise doctor PROJECT --repair`"
 
 
 class Database:
-    """An engine and its three kinds of transaction."""
+    """An engine and its three kinds of transaction. One of SQLite waits `busy_seconds` for another process."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, busy_seconds: float = BUSY_SECONDS) -> None:
         self.url = _read(url)
         self.name = self.url.render_as_string(hide_password=True)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
+        self.engine = _sqlite(self.url, busy_seconds) if self.is_sqlite else _postgres(self.url)
         # SQLite allows one writer at a time and lets the others poll; threads of this process queue here instead.
         self._writer = threading.Lock()
         self._noted: Mapping[str, str] | None = None
@@ -177,8 +177,8 @@ def _read(url: str) -> URL:
     raise ArgumentError(f"a store is in sqlite or postgresql, found an address of {backend!r}")
 
 
-def _sqlite(url: URL) -> Engine:
-    engine = create_engine(url, pool_size=8, max_overflow=-1, connect_args={"timeout": BUSY_SECONDS})
+def _sqlite(url: URL, busy_seconds: float) -> Engine:
+    engine = create_engine(url, pool_size=8, max_overflow=-1, connect_args={"timeout": busy_seconds})
 
     @hooks.listens_for(engine, "connect")
     def _connected(connection: sqlite3.Connection, _record: Any) -> None:

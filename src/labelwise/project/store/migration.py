@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sqlalchemy import Connection, insert, inspect, select, text, update
@@ -39,8 +39,9 @@ def _add_chains(connection: Connection) -> None:
 
 _CHANGED = ("labelwise_event_no_update", "labelwise_round_no_update", "labelwise_event_in_order")
 
+Steps = Mapping[int, Callable[[Connection], None]]
 # STEPS[n] upgrades version n to version n + 1. A released step is never edited.
-STEPS: dict[int, Callable[[Connection], None]] = {1: _add_chains}
+STEPS: Steps = {1: _add_chains}
 
 
 def create(database: Database, people: int) -> None:
@@ -58,13 +59,13 @@ def create(database: Database, people: int) -> None:
         sync_folder(database.path.parent)
 
 
-def migrate(database: Database) -> int:
+def migrate(database: Database, steps: Steps = STEPS) -> int:
     """Upgrade the store to this version, all steps or none, and check it. Returns how many people answer each item.
 
     Raises:
         StoreError: there is no store, or it is not as it was written.
     """
-    upgrade(database)
+    upgrade(database, steps)
     faults = database.faults()
     if faults:
         more = f" ({len(faults) - 3} more)" if len(faults) > 3 else ""
@@ -81,8 +82,8 @@ def fresh_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.repaired")
 
 
-def upgrade(database: Database) -> None:
-    """Upgrade the store to this version, all steps or none. StoreError if there is none."""
+def upgrade(database: Database, steps: Steps = STEPS) -> None:
+    """Upgrade the store to the version after the last of `steps`, all or none. StoreError if there is no store."""
     if database.path is not None and not database.path.is_file():
         if fresh_file(database.path).exists():
             raise StoreError(
@@ -93,17 +94,22 @@ def upgrade(database: Database) -> None:
             "Otherwise check the address, or make a project first"
         )
     with database.reading() as connection:
-        found = _version(database, connection)
-    if found < schema.VERSION:
+        found = _version(database, connection, steps)
+    newest = _newest(steps)
+    if found < newest:
         with database.building() as connection:
             # Read again: another process may have upgraded meanwhile.
-            for version in range(_version(database, connection), schema.VERSION):
-                STEPS[version](connection)
+            for version in range(_version(database, connection, steps), newest):
+                steps[version](connection)
                 now = update(about).where(about.c.name == "version").values(value=str(version + 1))
                 connection.execute(now)
 
 
-def _version(database: Database, connection: Connection) -> int:
+def _newest(steps: Steps) -> int:
+    return max(steps) + 1
+
+
+def _version(database: Database, connection: Connection, steps: Steps) -> int:
     if not inspect(connection).has_table(about.name):
         raise StoreError(
             f"{database.name} holds no project: its tables are missing. Restore it from a backup, or make a new "
@@ -111,14 +117,14 @@ def _version(database: Database, connection: Connection) -> int:
         )
     written = _about(connection).get("version")
     version = int(written) if isinstance(written, str) and written.isdecimal() else -1
-    if version > schema.VERSION:
+    oldest, newest = min(steps), _newest(steps)
+    if version > newest:
         raise StoreError(
             f"{database.name} was written by a newer Labelwise (store version {version}); this one reads up to version "
-            f"{schema.VERSION}. Upgrade Labelwise from where you installed it. Nothing was changed"
+            f"{newest}. Upgrade Labelwise from where you installed it. Nothing was changed"
         )
-    oldest = min([*STEPS, schema.VERSION])
     if version < oldest:
-        raise StoreError(f"{database.name} has store version {version}; versions {oldest} to {schema.VERSION} are read")
+        raise StoreError(f"{database.name} has store version {version}; versions {oldest} to {newest} are read")
     return version
 
 

@@ -36,7 +36,6 @@ from labelwise.train.learner import Fit
 from labelwise.train.torch.initialise import make_model
 
 PAPER = "Wang et al., NeurIPS 2022"
-STEPS = 400  # of gradient descent by the squared error
 GAMMAS = (0.0, 1.0, 2.0, float("inf"))
 THEIRS = "gamma=2"  # the highest in the paper
 
@@ -218,7 +217,7 @@ def _by_squared_error(bench: Bench, ids: Tensor) -> nn.Module:
     def train(model: nn.Module, inputs: Any, labels: Tensor, weights: Tensor | None) -> None:
         optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
         y_nC = one_hot(labels, bench.classes).to(inputs)
-        for _ in range(STEPS):
+        for _ in range(bench.sizes.steps):
             optimiser.zero_grad()
             (model(inputs) - y_nC).square().sum(1).mean().backward()
             optimiser.step()

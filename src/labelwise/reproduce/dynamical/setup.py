@@ -33,6 +33,7 @@ class Sizes:
     seeds: int
     training: int = 200  # epochs, at the most
     batch: int = 128
+    steps: int = 400  # of gradient descent by the squared error
 
 
 SIZES = {

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, TypeVar
 
 from labelwise.errors import StoreError, warn
 from labelwise.io.checked import read_checked, write_checked
-from labelwise.io.files import open_locked, refuse_links
+from labelwise.io.files import LOCK_TIMEOUT, open_locked, refuse_links
 from labelwise.shards.checkpoint.fingerprint import fingerprint
 from labelwise.shards.checkpoint.log import Answers
 from labelwise.shards.checkpoint.state import restore, save
@@ -49,15 +49,17 @@ MARK, MADE = b"labelwise journal", b", folder made"  # in the lock; the journal 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How often states are stored.
+    """How often states are stored, and how long to wait for another selection in the folder.
 
     Attributes:
         every: seconds between two of them.
         share: of the time, at most, is spent on storing them.
+        lock_timeout: seconds to wait for a process that has the folder locked.
     """
 
     every: float = 20.0
     share: float = 0.05
+    lock_timeout: float = LOCK_TIMEOUT
 
 
 class JournalStopped(UserWarning):
@@ -99,7 +101,7 @@ class FolderJournal:
         self._about = {"version": VERSION, **about, "parts": self._all.sizes, "rows": fingerprint(self._all)}
         self._outer = sys.exception()  # set where the caller is in an `except` block
         with ExitStack() as opening:
-            self._made = opening.enter_context(_locked(folder, made))
+            self._made = opening.enter_context(_locked(folder, made, self.tuning.lock_timeout))
             opening.callback(self._clean_up)
             self._answers = self._open_answers()
             opening.callback(self._close_answers)
@@ -215,13 +217,13 @@ class FolderJournal:
 
 
 @contextmanager
-def _locked(folder: Path, made: bool) -> Iterator[bool]:
+def _locked(folder: Path, made: bool, timeout: float) -> Iterator[bool]:
     """Lock the folder for one selection. Yields whether the journal made it, now or when the selection began."""
     while True:
         with ExitStack() as stack:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                handle = stack.enter_context(open_locked(folder / LOCK))
+                handle = stack.enter_context(open_locked(folder / LOCK, timeout=timeout))
                 made = _marked(handle, made)
             except FileNotFoundError:  # another selection ended just now and removed its folder
                 continue

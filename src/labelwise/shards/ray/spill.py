@@ -37,12 +37,13 @@ shutil.rmtree(gone, ignore_errors=True)
 """
 
 
-def claim_folder(name: str, made: str) -> Path:
+def claim_folder(name: str, made: str, wait: float = WAIT) -> Path:
     """A folder for the part of this name, removed some time after this process has ended if no other takes it over.
 
     Args:
         name: of the part.
         made: the file that marks a folder as complete.
+        wait: seconds that a folder without a worker stays.
 
     Returns:
         The complete folder of a worker that is gone; else the path of a new one, which does not exist yet.
@@ -54,7 +55,7 @@ def claim_folder(name: str, made: str) -> Path:
             break
         except OSError:  # taken by another, or removed
             continue
-    _watch(fresh)
+    _watch(fresh, wait)
     return fresh
 
 
@@ -68,12 +69,12 @@ def _prefix(name: str, end: str = "-") -> str:
     return f"labelwise-part-{name}{end}"
 
 
-def _watch(folder: Path) -> None:
+def _watch(folder: Path, wait: float) -> None:
     """Start the process that removes the folder when this one has ended, which ends its standard input."""
     if not hasattr(os, "fork"):
         return
     gone = folder.with_name(f"labelwise-gone-{uuid.uuid4().hex}")
-    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(folder), str(gone), str(WAIT)]
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(folder), str(gone), str(wait)]
     theirs, _ours = os.pipe()  # ours stays open until this process ends, however it does
     quiet = subprocess.DEVNULL
     subprocess.run(command, stdin=theirs, stdout=quiet, stderr=quiet, start_new_session=True, check=True)

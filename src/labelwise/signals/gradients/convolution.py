@@ -56,7 +56,7 @@ class Patches(Piece):
         if norm and product:
             numbers = 2 * groups * inputs * (places + outputs)  # twice: patches are written and read
             parts = row_slices(len(self.x), numbers, self.device)
-            if winograd.fits(self.module, places) and groups == 1:
+            if places >= self.tuning.tiled_places and winograd.fits(self.module) and groups == 1:
                 along_P = None if along is None else along.permute(2, 0, 1, 3).reshape(-1)
                 return concatenate([measure_products(self._by_winograd(part), True, along_P) for part in parts])
             return concatenate([measure_products(self._product(part), True, along) for part in parts])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,16 +17,33 @@ from torch import Tensor
 from labelwise.signals.exact_sum import add_at
 from labelwise.signals.gradients.sketch import Tables
 
-CPU_SCRATCH = 1 << 22  # numbers of a temporary: 16 MB in float32
-DEVICE_SCRATCH = 1 << 27
-WRITE = 48  # the cost of writing and reading one entry of a product, in multiplications
-SHARED = 0.65  # the relative cost of a product with one matrix for all rows
+
+@dataclass(frozen=True)
+class Tuning:
+    """How the same numbers are computed: only time and memory depend on it.
+
+    Attributes:
+        cpu_scratch: numbers of a temporary on a CPU; 16 MB in float32.
+        device_scratch: the same on an accelerator.
+        write: the cost of writing and reading one entry of a product, in multiplications.
+        shared: the relative cost of a product with one matrix for all rows.
+        tiled_places: positions from which a convolution is computed by tiles, whose products are written and read back.
+    """
+
+    cpu_scratch: int = 1 << 22
+    device_scratch: int = 1 << 27
+    write: float = 48
+    shared: float = 0.65
+    tiled_places: int = 512
+
 
 Measured = tuple[Tensor | None, Tensor | None]  # squared norm (B,) and inner product (B,), None where not requested
 
 
 class Piece(ABC):
     """The gradient of one parameter, for each of B rows."""
+
+    tuning: ClassVar[Tuning] = Tuning()
 
     @property
     @abstractmethod
@@ -181,7 +199,7 @@ class Stacked(Piece):
 
 def row_slices(rows: int, numbers: int, device: torch.device) -> Iterator[slice]:
     """Slices of a batch whose temporaries, with `numbers` numbers for each row, stay small."""
-    scratch = CPU_SCRATCH if device.type == "cpu" else DEVICE_SCRATCH
+    scratch = Piece.tuning.cpu_scratch if device.type == "cpu" else Piece.tuning.device_scratch
     step = max(1, scratch // max(1, numbers))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
@@ -194,8 +212,8 @@ def product_is_cheaper(places: int, inputs: int, outputs: int, dot: bool, table:
     positions by positions cost T^2 (I + O), or `table` + T^2 O where that of the inputs has another cost, and the inner
     product another T I O, shared by all rows.
     """
-    product = (places + WRITE) * inputs * outputs
-    shared = SHARED * places * inputs * outputs if dot else 0.0
+    product = (places + Piece.tuning.write) * inputs * outputs
+    shared = Piece.tuning.shared * places * inputs * outputs if dot else 0.0
     tables = (places * places * inputs if table is None else table) + places * places * outputs + shared
     return product < tables
 

@@ -16,13 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEAST = 512  # positions from which it is faster than patches, since the products are written and read back
 _PAIRS = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (3, 1, -1))  # rows of inputs, and the sign of the second
 
 
-def fits(module: nn.Module, places: int) -> bool:
-    """Whether the kernel is three rows high at stride 1, and the image has enough positions."""
-    if not isinstance(module, nn.Conv2d) or places < LEAST:
+def fits(module: nn.Module) -> bool:
+    """Whether the kernel is three rows high at stride 1."""
+    if not isinstance(module, nn.Conv2d):
         return False
     return module.kernel_size[0] == 3 and module.stride[0] == 1 and module.dilation[0] == 1
 

@@ -23,10 +23,13 @@ Likely = Callable[[], np.ndarray]  # the places of rows that are likely to be pi
 
 
 class LazyTable:
-    """Squared distances (M, M) of the rows of a list, each line computed when it is first likely to be used."""
+    """Squared distances (M, M) of the rows of a list, each line computed when it is first likely to be used.
 
-    def __init__(self, x: Column):
-        self._x, self._norm_M = x, sq_norm(x)
+    At most `numbers` distances are stored at a time.
+    """
+
+    def __init__(self, x: Column, numbers: int = TABLE_NUMBERS):
+        self._x, self._norm_M, self._numbers = x, sq_norm(x), numbers
         self._lines: dict[int, np.ndarray] = {}
 
     def line(self, place: int, likely: Likely) -> np.ndarray:
@@ -36,7 +39,7 @@ class LazyTable:
         return self._lines[place]
 
     def _compute(self, place: int, likely: np.ndarray) -> None:
-        if (len(self._lines) + TOGETHER) * len(self._norm_M) > TABLE_NUMBERS:
+        if (len(self._lines) + TOGETHER) * len(self._norm_M) > self._numbers:
             self._lines.clear()
         new = [one for one in likely.tolist() if one != place and one not in self._lines]
         places = [place, *new[: TOGETHER - 1]]
