@@ -1,9 +1,9 @@
-"""The commands' common form: `App` makes every command and its `--help` alike, with old and new typer."""
+"""The commands' common form: `App` makes every command and its `--help` alike, `echo_faults` what they leave out."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -40,6 +40,14 @@ class _Command(TyperCommand):
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return _with_metavars(TyperGroup.get_params(self, ctx), self.callback)
+
+
+def echo_faults(what: str, faults: Sequence[str], most: int = 5) -> None:
+    """Print the first faults on the error stream, each after what became of it, and how many more there are."""
+    for fault in faults[:most]:
+        typer.secho(f"  {what}: {fault}", fg="yellow", err=True)
+    if len(faults) > most:
+        typer.secho(f"  and {len(faults) - most:,} more", fg="yellow", err=True)
 
 
 def _with_metavars(params: Any, function: Callable[..., Any] | None) -> Any:

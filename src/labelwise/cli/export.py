@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from labelwise.cli.command import echo_faults
+
 
 def export(
     project: Path = typer.Argument(..., help="The project folder."),
@@ -42,7 +44,4 @@ def export(
         typer.echo(f"  omitted: {made.omitted_test:,} labelled test rows; --include test adds them")
     if made.omitted_unsure:
         typer.echo(f"  omitted: {made.omitted_unsure:,} rows without an agreed label; --include unsure adds them")
-    for line in made.faults[:5]:
-        typer.secho(f"  not written: {line}", fg="yellow")
-    if len(made.faults) > 5:
-        typer.secho(f"  and {len(made.faults) - 5:,} more", fg="yellow")
+    echo_faults("not written", made.faults)

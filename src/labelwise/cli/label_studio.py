@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from labelwise.cli.command import App
+from labelwise.cli.command import App, echo_faults
 from labelwise.cli.label import CERTIFICATE, CERTIFICATE_KEY, HOST, NAMES, PROXIES
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def push(
         typer.echo(f"  {made.existing} picks already had a task")
     if made.answered:
         typer.echo(f"  {made.answered} picks are already answered and need no task")
-    for line in made.faults[:5]:
-        typer.secho(f"  not sent: {line}", fg="yellow")
+    echo_faults("not sent", made.faults)
 
 
 @app.command("pull")
@@ -88,8 +87,7 @@ def pull(
         typer.secho(
             f"  class {name!r} is not in the project: skipped ({count} times); --add-classes adds it", fg="yellow"
         )
-    for line in found.unusable[:5]:
-        typer.secho(f"  skipped: {line}", fg="yellow")
+    echo_faults("skipped", found.unusable)
 
 
 @app.command("serve")

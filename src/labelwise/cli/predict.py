@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from labelwise.cli.command import echo_faults
+
 if TYPE_CHECKING:
     from labelwise.project.predict.predictions import Predictions
 
@@ -54,10 +56,7 @@ def predict(
     typer.echo(f"{len(found.ids):,} predictions written to {to}.")
     for line in summary(found, share):
         typer.echo(f"  {line}")
-    for fault in found.faults[:3]:
-        typer.secho(f"  not predicted: {fault}", fg="yellow", err=True)
-    if len(found.faults) > 3:
-        typer.secho(f"  and {len(found.faults) - 3:,} more", fg="yellow", err=True)
+    echo_faults("not predicted", found.faults)
 
 
 def model(
