@@ -123,12 +123,18 @@ def test_ambiguous_words_are_no_names_in_tests_benchmarks_and_scripts_either():
 
 
 def _patched(tree: ast.AST) -> Iterator[str]:
-    """Upper-case names of modules of labelwise that a test sets, by `setattr`, `setitem` of a module, or `=`."""
+    """What a test file sets of other objects, by `setattr` or `=`, under the full names of modules of labelwise."""
     modules = {
         alias.asname or alias.name.split(".")[0]: f"{node.module}.{alias.name}"
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labelwise")
         for alias in node.names
+    } | {
+        alias.asname: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.asname
     }
 
     def full(node: ast.expr) -> str:
@@ -136,9 +142,9 @@ def _patched(tree: ast.AST) -> Iterator[str]:
         return ".".join(filter(None, (modules.get(first, first), rest)))
 
     for node in ast.walk(tree):
-        targets = getattr(node, "targets", [getattr(node, "target", None)])
-        yield from (full(one) for one in targets if isinstance(one, ast.Attribute))
         match node:
+            case ast.Attribute(ctx=ast.Store()):
+                yield full(node)
             case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(name)), _]):
                 yield name
             case ast.Call(func=ast.Attribute(attr="setattr"), args=[home, ast.Constant(value=str(name)), _]):
