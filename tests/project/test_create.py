@@ -258,7 +258,7 @@ def test_the_command_opens_the_page_a_killed_worker_goes_on_and_answers_stay(pen
         with closing(Project.open(folder)) as project:
             assert len(labels(project)) == len(set(given)) == 10
             assert set(given) == set(labels(project))
-            assert len(project.pool) == 460 - 4
+            assert len(project.pool) == ROWS - 2
     finally:
         page.send_signal(signal.SIGINT)
         page.communicate(timeout=30)
