@@ -69,7 +69,7 @@ def test_set_params() -> None:
     assert (learner.members, learner.learner.estimator.C) == (4, 7.0)
     with pytest.raises(ArgumentError, match=r"no parameter 'member'; did you mean 'members'\? it has learner, "):
         learner.set_params(member=3)
-    with pytest.raises(ArgumentError, match="at least 2 members"):
+    with pytest.raises(ArgumentError, match="at least 2, not"):
         learner.set_params(members=1)
     assert learner.members == 4
     torchy = lw.TorchLearner(net, lr=0.1).set_params(lr=0.2)

@@ -86,5 +86,5 @@ def test_memory_counts_the_half_that_is_copied():
 
 
 def test_draws_are_checked():
-    with pytest.raises(ArgumentError, match=r"draws=.*found 0"):
+    with pytest.raises(ArgumentError, match=r"draws=.*not 0"):
         Density(lw.strategies.Margin(), 0)

@@ -32,7 +32,7 @@ class EnsembleLearner(WrappingLearner):
             members: how many, at least 2.
         """
         self.learner = learner
-        self.members = check_whole("members of an ensemble", members, 2)
+        self.members = check_whole("ensemble(members=...)", members, 2)
         self.task = getattr(learner, "task", "classify")
 
     def fit_data(self, data: TrainingData) -> Fit:

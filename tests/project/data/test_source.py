@@ -237,7 +237,7 @@ def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
         read_settings(tmp_path)
     with pytest.raises(ArgumentError, match="must be different"):
         Settings(name="x", kind="image", source=".", classes=("a", "a"))
-    with pytest.raises(ArgumentError, match="k must be"):
+    with pytest.raises(ArgumentError, match="k is a whole number of at least 2"):
         Settings(name="x", kind="image", source=".", k=1)
     with pytest.raises(ArgumentError, match="classes or numbers"):
         Settings(name="x", kind="image", source=".", task="regress", classes=("a",))
