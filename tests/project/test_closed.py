@@ -83,10 +83,11 @@ def fails(*_: object, **__: object) -> None:
     raise OSError("no space left on device")
 
 
-@pytest.mark.parametrize("rows", [1, 10**6])  # of texts from which the page opens first
+@pytest.mark.parametrize("rows", [12, creation.PAGE_FIRST_FROM["words"]])  # the page opens first with many texts
 @pytest.mark.parametrize("step", ["Settings.write", "Store.add_class"])
 def test_a_project_that_cannot_be_made(folder, opened, monkeypatch, step: str, rows: int) -> None:
-    monkeypatch.setattr(creation, "PAGE_FIRST_FROM", {"words": rows, "minilm": rows})
+    texts = folder.parent / "texts.csv"
+    texts.write_text("body\n" + "".join(f"text {row} and {row % 7}\n" for row in range(rows)))
     with monkeypatch.context() as full:
         full.setattr(f"labelwise.project.create.{step}", fails)
         with pytest.raises(OSError, match="no space"):

@@ -45,16 +45,16 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_fields(owner: object, check: Callable[..., object], *names: str, **limits: float) -> None:
+def check_fields(owner: object, check: Callable[..., object], *names: str, least: float | None = None) -> None:
     """Check fields of a frozen dataclass. None passes where it is the default.
 
     Args:
         owner: the dataclass, whose fields become what `check` returns.
         check: one of the functions above.
         names: of the fields.
-        limits: arguments of `check`.
+        least: the least value allowed, of numbers.
     """
-    kind = type(owner)
+    kind, limits = type(owner), {} if least is None else {"least": least}
     for name in names:
         value = getattr(owner, name)
         if value is not None or getattr(kind, name, ...) is not None:

@@ -170,7 +170,7 @@ def test_labels_needed_hold_the_truth_at_all_times() -> None:
     """Losses drawn from a known curve, no model: rows differ in how hard they are, and models share them."""
     left, lows, truth = 0, [], 200
     for seed in range(40):
-        rng, held = np.random.default_rng(seed), True
+        rng, covers = np.random.default_rng(seed), True
         hard, own = rng.random(240), rng.random(240)
         for m in (30, 45, 60, 90, 120, 180, 240):
             sizes = np.unique(np.geomspace(10, 5 * m // 6, 6).round().astype(int))
@@ -180,8 +180,8 @@ def test_labels_needed_hold_the_truth_at_all_times() -> None:
             w = mean_curve.weights(np.ones(m), Key(seed))
             drawn = mean_curve.curves(sizes, loss, w, 0.05, Key(seed).fold("x", m))
             low, high = drawn.labels_between(w @ active, 10_000.0, m, 0.0)
-            held = held and low <= truth <= high
-        left += not held
+            covers = covers and low <= truth <= high
+        left += not covers
         lows.append(low)
     assert left <= 2
     assert np.median(lows) > 50  # and not because it says nothing
