@@ -146,6 +146,8 @@ def _vectors(data: Data, spec: DataSpec, cache: Path | None) -> Data:
             np.savez(stream, pool=vectors["pool"], test=vectors["test"])
             path.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(path, lambda write: write(stream.getvalue()))
+    if spec.features == "encoder" and data.kind == "text":
+        vectors = _to_size_one(vectors)
     pools = {name: _replaced(part, torch.from_numpy(vectors[name])) for name, part in parts.items()}
     return replace(data, pool=pools["pool"], test=pools["test"])
 
@@ -160,10 +162,20 @@ def _tfidf(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.nda
     rows = vectoriser.fit_transform(pool)
     width = min(spec.width, min(rows.shape) - 1)
     directions = TruncatedSVD(width, random_state=Key(spec.seed).fold("tfidf").small()).fit(rows)
-    pool_ND, test_ND = directions.transform(rows), directions.transform(vectoriser.transform(test))
-    # Columns as they are have lengths below 1 / sqrt(width); a common factor brings their numbers to about 1.
-    scale = np.sqrt(width) / np.linalg.norm(pool_ND, axis=1).mean()
-    return {"pool": (pool_ND * scale).astype(np.float32), "test": (test_ND * scale).astype(np.float32)}
+    return _to_size_one(
+        {"pool": directions.transform(rows), "test": directions.transform(vectoriser.transform(test))}
+    )
+
+
+def _to_size_one(vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The vectors times a common factor, so that their numbers are about 1 in size.
+
+    Vectors of length 1 have numbers of about 1 / sqrt(width). The gradients of a network are then so small that its
+    weight decay outweighs them, and it learns next to nothing.
+    """
+    pool_ND = vectors["pool"]
+    scale = np.sqrt(pool_ND.shape[1]) / np.linalg.norm(pool_ND, axis=1).mean()
+    return {name: (rows_ND * scale).astype(np.float32) for name, rows_ND in vectors.items()}
 
 
 def check_encoder(datasets: Iterable[DataSpec], cache: Path | None = None) -> None:
