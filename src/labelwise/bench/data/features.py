@@ -162,9 +162,7 @@ def _tfidf(pool: list[str], test: list[str], spec: DataSpec) -> dict[str, np.nda
     rows = vectoriser.fit_transform(pool)
     width = min(spec.width, min(rows.shape) - 1)
     directions = TruncatedSVD(width, random_state=Key(spec.seed).fold("tfidf").small()).fit(rows)
-    return _to_size_one(
-        {"pool": directions.transform(rows), "test": directions.transform(vectoriser.transform(test))}
-    )
+    return _to_size_one({"pool": directions.transform(rows), "test": directions.transform(vectoriser.transform(test))})
 
 
 def _to_size_one(vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

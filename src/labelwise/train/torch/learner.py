@@ -101,7 +101,8 @@ class TorchLearner(BaseLearner):
                 for few rows, so that there are 1,000 gradient steps (but not for models of the package transformers).
             batch: rows in a gradient step.
             lr: the learning rate.
-            weight_decay: the weight decay of the optimiser. None is 0.005, and 0 where the model is one of the package
+            weight_decay: the weight decay of the optimiser. None is 0.005, in proportion less for rows of numbers whose
+                mean square is below 0.1, such as vectors of length 1, and 0 where the model is one of the package
                 transformers or holds one. Embeddings, and layers with a penalty of their own, such as variational
                 ones, have none.
             momentum: the momentum of "sgd".
@@ -400,7 +401,7 @@ class TorchLearner(BaseLearner):
     ) -> TrainResult:
         """Train `model`; if the objective has a parameter to be measured, train another one for that first."""
         measured: dict[str, float] = {}
-        options = options.for_rows(len(data.index), model)
+        options = options.for_rows(len(data.index), model).for_inputs(data.inputs.cache, model)
         options.objective.check(data.labels)
         probe = options.objective.probe()
         if probe is not None:

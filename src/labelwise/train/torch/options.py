@@ -24,6 +24,7 @@ SamplerChoice = Literal["shuffle", "weights"]
 ScheduleChoice = Literal["cosine"] | Callable[[Optimizer], Any] | None
 
 EPOCHS, LEAST_STEPS, WEIGHT_DECAY = 100, 1000, 0.005  # docs/decisions/training-rule.md
+SMALL = 0.1  # mean square of inputs below which the default weight decay is in proportion to it
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,19 @@ class TrainOptions:
             return replace(self, least_steps=0)
         steps = math.ceil(rows / self.batch)  # in an epoch
         return replace(self, epochs=max(self.epochs, math.ceil(self.least_steps / steps)), least_steps=0)
+
+    def for_inputs(self, inputs: Any, model: nn.Module) -> TrainOptions:
+        """The options with the default weight decay for rows of numbers of this size.
+
+        For inputs s times as small the same function has first weights 1/s times as large, and their penalty asks the
+        same of it at s^2 times the weight decay. At 0.005 the decay outweighs the gradients of vectors of length 1, as
+        sentence encoders and CLIP give them, and a network of many classes learns next to nothing.
+        """
+        is_rows = isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.dim() == 2 and inputs.numel()
+        if self.weight_decay is not None or not is_rows or any(map(is_of_transformers, model.modules())):
+            return self
+        size = float(inputs.float().square().mean())
+        return replace(self, weight_decay=WEIGHT_DECAY * size) if size < SMALL else self
 
     def make_optimiser(self, model: nn.Module) -> Optimizer:
         """The optimiser of the trainable parameters of `model`.
