@@ -102,7 +102,7 @@ PAGE = (  # title, text, and the arguments that make the table
         "its own spread. Pools have 5 columns, those called wide 20, of which 15 tell nothing.",
         "running --runs 200 --only random",
     ),
-    ("", "", "running --runs 200 --only bss"),
+    ("", "", "running --runs 400 --only bss"),
     (
         "The test slice of a project with numbers",
         "RMSE of a linear model, by the first m rows of a test slice drawn uniformly and of one drawn half by `bss`, "
