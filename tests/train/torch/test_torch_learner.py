@@ -17,6 +17,7 @@ from labelwise.signals.model.calibration import fit_temperature
 from labelwise.signals.spec import Embedding, LabelProbs, Probs, Signal
 from labelwise.train import Mean, Objective, TorchLearner, Weighted, evaluate
 from labelwise.train.torch.data import LabelledInputs, assign_folds, holdout_rows
+from labelwise.train.torch.options import TrainOptions
 
 C = 3
 
@@ -488,8 +489,30 @@ def test_the_default_weight_decay_is_for_inputs_of_size_one_and_less_for_smaller
     assert options.for_inputs(ones / 10, model).weight_decay == pytest.approx(0.005 / 100)
     for other in (ones.long(), ones[:, None, None] / 10, [ones / 10], {"x": ones / 10}):  # images, tokens, several
         assert options.for_inputs(other, model) is options
+    assert options.for_inputs(torch.zeros(0, 4), model) is options
     given = TorchLearner(nn.Linear(4, 2), weight_decay=0.01).options
     assert given.for_inputs(ones / 10, model) is given
+
+
+def test_rows_without_weight_do_not_change_the_default_weight_decay():
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)) / 20
+    x[30:] *= 100
+    labels, weights = (x[:, 0] > 0).long(), (torch.arange(40) < 30).float()
+
+    def options_of(rows: int) -> float:
+        seen = []
+
+        def optimiser(self, model):
+            seen.append(self.weight_decay)
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+        learner = TorchLearner(nn.Linear(4, 2), epochs=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TrainOptions, "make_optimiser", optimiser)
+            learner.fit(Pool.of(x), torch.arange(rows), labels[:rows], weights=weights[:rows], classes=2, key=Key(0))
+        return seen[0]
+
+    assert options_of(40) == options_of(30) == pytest.approx(0.005 / 400, rel=0.3)
 
 
 def test_vectors_of_length_one_with_many_classes_are_learnt():

@@ -401,7 +401,9 @@ class TorchLearner(BaseLearner):
     ) -> TrainResult:
         """Train `model`; if the objective has a parameter to be measured, train another one for that first."""
         measured: dict[str, float] = {}
-        options = options.for_rows(len(data.index), model).for_inputs(data.inputs.cache, model)
+        index = data.index if weights is None else data.index[weights[data.index] > 0]
+        rows = data.inputs.take(index) if isinstance(data.inputs.cache, Tensor) else None  # no row is read for this
+        options = options.for_rows(len(data.index), model).for_inputs(rows, model)
         options.objective.check(data.labels)
         probe = options.objective.probe()
         if probe is not None:

@@ -95,8 +95,9 @@ class TrainOptions:
         is_rows = isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.dim() == 2 and inputs.numel()
         if self.weight_decay is not None or not is_rows or any(map(is_of_transformers, model.modules())):
             return self
-        size = float(inputs.float().square().mean())
-        return replace(self, weight_decay=WEIGHT_DECAY * size) if size < SMALL else self
+        size = float(inputs.double().square().mean())
+        # Two digits: the order of the rows and the device, which change the last bits of the mean, do not matter.
+        return replace(self, weight_decay=float(f"{WEIGHT_DECAY * size:.1e}")) if size < SMALL else self
 
     def make_optimiser(self, model: nn.Module) -> Optimizer:
         """The optimiser of the trainable parameters of `model`.
